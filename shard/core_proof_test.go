@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shard
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"kindex/internal/kv"
+)
+
+// cores are the structures under proof at the level below tiers and copies.
+var cores = map[string]func() core{
+	"positional": func() core { return newPositionalCore(Options{}) },
+}
+
+// coreModel says in plain maps what a core must answer. A position is the
+// string of its namespace and the contents down to it.
+type coreModel struct {
+	slots map[slot]map[kv.EngineHash]string
+}
+
+func modelRoot(ns kv.Namespace) string {
+	return string(binary.BigEndian.AppendUint64(nil, uint64(ns)))
+}
+
+func modelChild(at string, c kv.ContentHash) string {
+	return string(binary.BigEndian.AppendUint64([]byte(at), uint64(c)))
+}
+
+func (m *coreModel) hold(s slot, at string, e kv.EngineHash) (held, moved bool) {
+	old, ok := m.slots[s][e]
+	m.slots[s][e] = at
+	return ok && old == at, ok && old != at
+}
+
+func (m *coreModel) positions(s slot) map[string][]kv.EngineHash {
+	by := make(map[string][]kv.EngineHash)
+	for e, at := range m.slots[s] {
+		by[at] = append(by[at], e)
+	}
+	for _, es := range by {
+		slices.Sort(es)
+	}
+	return by
+}
+
+func (m *coreModel) lookup(ns kv.Namespace, chain []kv.ContentHash) map[slot]uint32 {
+	out := make(map[slot]uint32)
+	for s := range m.slots {
+		by := m.positions(s)
+		at := modelRoot(ns)
+		for _, c := range chain {
+			at = modelChild(at, c)
+			if by[at] == nil {
+				break
+			}
+			out[s]++
+		}
+	}
+	return out
+}
+
+// coreWalk returns what a core says that s holds, and complains about order.
+func coreWalk(c core, s slot) (map[string][]kv.EngineHash, error) {
+	paths := make(map[pos]string)
+	by := make(map[string][]kv.EngineHash)
+	var err error
+	c.walk(s, func(n *coreNode) bool {
+		at := modelRoot(n.ns)
+		if n.parent != 0 {
+			up, ok := paths[n.parent]
+			if !ok {
+				err = fmt.Errorf("slot %d: node %d came before its parent %d", s, n.id, n.parent)
+				return false
+			}
+			at = up
+		}
+		if _, twice := paths[n.id]; twice || n.id == 0 {
+			err = fmt.Errorf("slot %d: node %d came twice or is 0", s, n.id)
+			return false
+		}
+		at = modelChild(at, n.content)
+		paths[n.id] = at
+		if len(n.engines) > 0 {
+			by[at] = slices.Sorted(slices.Values(n.engines))
+		}
+		return true
+	})
+	return by, err
+}
+
+// coreDrive runs one random history over c and the model at once.
+type coreDrive struct {
+	c      core
+	m      coreModel
+	r      *rand.Rand
+	slots  int
+	hashes uint64 // engine hashes 0..hashes-1
+	values uint64 // contents 0..values-1
+	spaces uint64 // namespaces
+	log    []string
+
+	moves, helds, unknowns, lookups, walks int
+}
+
+func (d *coreDrive) engine() kv.EngineHash { return kv.EngineHash(d.r.Uint64N(d.hashes)) }
+
+func (d *coreDrive) openSlot() (slot, bool) {
+	open := make([]slot, 0, d.slots)
+	for s := range d.m.slots {
+		open = append(open, s)
+	}
+	if len(open) == 0 {
+		return 0, false
+	}
+	slices.Sort(open)
+	return open[d.r.IntN(len(open))], true
+}
+
+func (d *coreDrive) say(format string, args ...any) {
+	if len(d.log) >= 40 {
+		d.log = d.log[1:]
+	}
+	d.log = append(d.log, fmt.Sprintf(format, args...))
+}
+
+// step runs one call and compares what it returned.
+func (d *coreDrive) step() error {
+	s, some := d.openSlot()
+	op := d.r.IntN(100)
+	if !some || (op < 4 && len(d.m.slots) < d.slots) {
+		s = slot(1 + d.r.IntN(d.slots))
+		if d.m.slots[s] != nil {
+			return nil
+		}
+		d.say("open %d", s)
+		d.c.open(s)
+		d.m.slots[s] = make(map[kv.EngineHash]string)
+		if from, ok := d.openSlot(); ok && from != s && d.r.IntN(2) == 0 {
+			d.say("clone %d %d", from, s)
+			if err := d.c.clone(from, s); err != nil {
+				return err
+			}
+			for e, at := range d.m.slots[from] {
+				d.m.slots[s][e] = at
+			}
+		}
+		return nil
+	}
+	switch {
+	case op < 6:
+		d.say("close %d", s)
+		d.c.close(s)
+		delete(d.m.slots, s)
+	case op < 8:
+		d.say("clear %d", s)
+		d.c.clear(s)
+		clear(d.m.slots[s])
+	case op < 60:
+		return d.store(s)
+	case op < 65:
+		return d.adopt(s)
+	default:
+		return d.remove(s)
+	}
+	return nil
+}
+
+func (d *coreDrive) store(s slot) error {
+	ns := kv.Namespace(d.r.Uint64N(d.spaces))
+	at, where := pos(0), modelRoot(ns)
+	if d.r.IntN(3) > 0 {
+		e := d.engine()
+		if at = d.c.find(s, e); at != 0 {
+			where = d.m.slots[s][e]
+		}
+	}
+	n := 1 + d.r.IntN(6)
+	if d.r.IntN(20) == 0 {
+		n = 60 + d.r.IntN(20)
+	}
+	engines, contents := make([]kv.EngineHash, n), make([]kv.ContentHash, n)
+	for i := range engines {
+		engines[i], contents[i] = d.engine(), kv.ContentHash(d.r.Uint64N(d.values))
+		if d.r.IntN(2) == 0 { // what an honest engine would say: one name a position
+			engines[i] = kv.EngineHash(uint64(i)*d.values+uint64(contents[i])) % kv.EngineHash(d.hashes)
+		}
+	}
+	d.say("store slot %d ns %d at %x engines %v contents %v", s, ns, where, engines, contents)
+	held := make([]uint64, (n+63)/64)
+	for i := range held {
+		held[i] = d.r.Uint64()
+	}
+	pre := []kv.EngineHash{999}
+	moved, err := d.c.store(s, ns, at, engines, contents, held, pre)
+	if err != nil {
+		return err
+	}
+	want := []kv.EngineHash{999}
+	for i, e := range engines {
+		where = modelChild(where, contents[i])
+		was, mv := d.m.hold(s, where, e)
+		if mv {
+			want = append(want, e)
+			d.moves++
+		}
+		if was {
+			d.helds++
+		}
+		if got := held[i/64]>>(i%64)&1 != 0; got != was {
+			return fmt.Errorf("store: held bit %d is %t, want %t", i, got, was)
+		}
+	}
+	if !slices.Equal(moved, want) {
+		return fmt.Errorf("store: moved %v, want %v", moved[1:], want[1:])
+	}
+	return nil
+}
+
+func (d *coreDrive) adopt(s slot) error {
+	other, _ := d.openSlot()
+	e := d.engine()
+	p := d.c.find(other, e)
+	if p == 0 {
+		return nil
+	}
+	as := d.engine()
+	d.say("adopt slot %d what %d holds by %d as %d", s, other, e, as)
+	held, moved, err := d.c.adopt(s, p, as)
+	wantHeld, wantMoved := d.m.hold(s, d.m.slots[other][e], as)
+	if err != nil || held != wantHeld || moved != wantMoved {
+		return fmt.Errorf("adopt: held %t moved %t error %v, want %t %t", held, moved, err, wantHeld, wantMoved)
+	}
+	return nil
+}
+
+func (d *coreDrive) remove(s slot) error {
+	engines := make([]kv.EngineHash, 1+d.r.IntN(8))
+	for i := range engines {
+		engines[i] = d.engine()
+	}
+	d.say("remove slot %d engines %v", s, engines)
+	got := d.c.remove(s, engines, nil)
+	var want []kv.EngineHash
+	for _, e := range engines {
+		if _, ok := d.m.slots[s][e]; ok {
+			delete(d.m.slots[s], e)
+		} else {
+			want = append(want, e)
+			d.unknowns++
+		}
+	}
+	if !slices.Equal(got, want) {
+		return fmt.Errorf("remove: unknown %v, want %v", got, want)
+	}
+	return nil
+}
+
+// compare checks the whole state, and one lookup along a held chain.
+func (d *coreDrive) compare() error {
+	d.c.check()
+	all := make(map[string]bool)
+	for s, by := range d.m.slots {
+		want := d.m.positions(s)
+		got, err := coreWalk(d.c, s)
+		if err != nil {
+			return err
+		}
+		d.walks++
+		if held := d.c.held(s); held != uint64(len(want)) {
+			return fmt.Errorf("slot %d holds %d positions, want %d", s, held, len(want))
+		}
+		for at, es := range want {
+			all[at] = true
+			if !slices.Equal(got[at], es) {
+				return fmt.Errorf("slot %d holds %x by %v, want %v", s, at, got[at], es)
+			}
+		}
+		if len(got) != len(want) {
+			return fmt.Errorf("slot %d walks %d positions, want %d", s, len(got), len(want))
+		}
+		for e := range kv.EngineHash(min(d.hashes, 64)) {
+			p := d.c.find(s, e)
+			at, ok := by[e]
+			if (p != 0) != ok {
+				return fmt.Errorf("slot %d finds %d at %d, want held %t", s, e, p, ok)
+			}
+			if ok && modelRoot(d.c.namespace(p)) != at[:8] {
+				return fmt.Errorf("slot %d: %d lies in namespace %d, want %x", s, e, d.c.namespace(p), at[:8])
+			}
+		}
+		for at := range want {
+			if d.r.IntN(8) == 0 {
+				if err := d.compareLookup(at); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (d *coreDrive) compareLookup(at string) error {
+	ns := kv.Namespace(binary.BigEndian.Uint64([]byte(at)))
+	var chain []kv.ContentHash
+	for i := 8; i < len(at); i += 8 {
+		chain = append(chain, kv.ContentHash(binary.BigEndian.Uint64([]byte(at[i:]))))
+	}
+	for range d.r.IntN(3) {
+		chain = append(chain, kv.ContentHash(d.r.Uint64N(d.values)))
+	}
+	want := d.m.lookup(ns, chain)
+	got := d.c.lookup(ns, chain, []slotDepth{{7, 77}})
+	d.lookups++
+	if got[0] != (slotDepth{7, 77}) || len(got)-1 != len(want) {
+		return fmt.Errorf("lookup %d %v: %v, want %v", ns, chain, got[1:], want)
+	}
+	for _, sd := range got[1:] {
+		if want[sd.slot] != sd.depth {
+			return fmt.Errorf("lookup %d %v: %v, want %v", ns, chain, got[1:], want)
+		}
+	}
+	return nil
+}
+
+// TestCoreWild runs random calls without sense over tiny and middling spaces
+// of hashes, each core against plain maps.
+func TestCoreWild(t *testing.T) {
+	shapes := []struct {
+		name                          string
+		slots                         int
+		hashes, values, spaces, steps uint64
+	}{
+		{"tiny", 3, 8, 2, 2, 6000},
+		{"twins", 4, 40, 2, 1, 6000},
+		{"deep", 5, 400, 1, 1, 2500},
+		{"wide", 100, 30, 3, 2, 5000},
+		{"many", 9, 3000, 4, 3, 2500},
+	}
+	for name, open := range cores {
+		for _, sh := range shapes {
+			t.Run(name+"/"+sh.name, func(t *testing.T) {
+				t.Parallel()
+				for seed := range uint64(3) {
+					d := coreDrive{
+						c: open(), m: coreModel{slots: make(map[slot]map[kv.EngineHash]string)},
+						r: rand.New(rand.NewPCG(seed, 1)), slots: sh.slots, hashes: sh.hashes, values: sh.values, spaces: sh.spaces,
+					}
+					for i := range sh.steps {
+						err := d.step()
+						if err == nil && (i%16 == 0 || (i%4 == 0 && sh.slots < 10)) {
+							err = d.compare()
+						}
+						if err != nil {
+							t.Fatalf("seed %d step %d: %v\nlast calls:\n%s", seed, i, err, joinLines(d.log))
+						}
+					}
+					for s := range d.m.slots {
+						d.c.close(s)
+					}
+					d.c.check()
+					var st Stats
+					if d.c.stats(&st); st.Blocks != 0 {
+						t.Fatalf("seed %d: %d blocks left when every slot is closed", seed, st.Blocks)
+					}
+					t.Logf("seed %d: %d moves, %d held again, %d unknown, %d walks and %d lookups compared", seed, d.moves, d.helds, d.unknowns, d.walks, d.lookups)
+				}
+			})
+		}
+	}
+}
+
+func joinLines(lines []string) string {
+	out := ""
+	for _, l := range lines {
+		out += l + "\n"
+	}
+	return out
+}
+
+// TestSlotSet walks a set through all its forms and back against a map.
+func TestSlotSet(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, top := range []int{6, 100, 700, 65535} {
+		var set slotSet
+		model := make(map[slot]bool)
+		for step := range 20_000 {
+			s := slot(1 + r.IntN(top))
+			grow := step/2500%2 == 0
+			switch have := model[s]; {
+			case grow || !have:
+				if got := set.add(s); got == have {
+					t.Fatalf("top %d step %d: add(%d) = %t, was there %t", top, step, s, got, have)
+				}
+				model[s] = true
+				if !grow { // what shrinks takes two for each it gives
+					for _, x := range set.appendSlots(nil)[:min(2, set.n)] {
+						set.remove(x)
+						delete(model, x)
+					}
+				}
+			default:
+				set.remove(s)
+				delete(model, s)
+			}
+			if step%64 == 0 {
+				set.check()
+				want := make([]slot, 0, len(model))
+				for s := range model {
+					want = append(want, s)
+				}
+				slices.Sort(want)
+				if got := set.appendSlots(nil); !slices.Equal(got, want) {
+					t.Fatalf("top %d step %d: %v, want %v", top, step, got, want)
+				}
+				deep := set.appendTo(nil)
+				if !slices.EqualFunc(deep, want, func(a slotDepth, b slot) bool { return a == slotDepth{b, 1} }) {
+					t.Fatalf("top %d step %d: appendTo %v, want %v at 1", top, step, deep, want)
+				}
+			}
+		}
+	}
+}
+
+// TestPositionalLookupAllocs keeps lookups free of allocations.
+func TestPositionalLookupAllocs(t *testing.T) {
+	c := newPositionalCore(Options{})
+	chain := make([]kv.ContentHash, 100)
+	engines := make([]kv.EngineHash, len(chain))
+	for i := range chain {
+		chain[i], engines[i] = kv.ContentHash(i*7), kv.EngineHash(i)
+	}
+	for s := slot(1); s <= 300; s++ {
+		c.open(s)
+		n := 1 + int(s)%len(chain)
+		if _, err := c.store(s, 5, 0, engines[:n], chain[:n], make([]uint64, 2), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dst := make([]slotDepth, 0, 300)
+	if n := testing.AllocsPerRun(100, func() { dst = c.lookup(5, chain, dst[:0]) }); n != 0 || len(dst) != 300 {
+		t.Fatalf("lookup: %v allocations and %d answers, want 0 and 300", n, len(dst))
+	}
+	for _, sd := range dst {
+		if want := uint32(1 + int(sd.slot)%len(chain)); sd.depth != want {
+			t.Fatalf("slot %d at depth %d, want %d", sd.slot, sd.depth, want)
+		}
+	}
+}
