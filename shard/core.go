@@ -49,7 +49,8 @@ type core interface {
 	// mapping goes first (the latest store wins; of equal hashes within one call
 	// the last wins), and the hash is appended to moved. Bit i of held is set
 	// when s already held block i by engines[i] at that very position, and is
-	// cleared otherwise.
+	// cleared otherwise. A hash that stands at two places of one call has moved:
+	// it is appended to moved at least once, and its bits in held mean nothing.
 	//
 	// Shape: len(engines) == len(contents) >= 1; len(held)*64 >= len(engines).
 	// Errors: ErrArenaFull, with nothing applied.

@@ -17,7 +17,7 @@ type Holder uint32
 // slot while it names one tier and at most [slotsPerHolder] when it names all;
 // slots are 16-bit, and every holder's worst case is reserved, so that a stream
 // is refused when it registers and never while it runs.
-const MaxHolders = (1<<16 - 1) / slotsPerHolder
+const MaxHolders = maxSlots / slotsPerHolder
 
 // slotsPerHolder: device, host, disk, device-or-host, any.
 const slotsPerHolder = 5
@@ -25,9 +25,9 @@ const slotsPerHolder = 5
 // Conditions that callers meet.
 var (
 	// ErrHolders refuses a holder past MaxHolders.
-	ErrHolders = fmt.Errorf("index full: it takes %d (worker, rank) holders (65,535 slots, %d each); unregister some or start another index host", MaxHolders, slotsPerHolder)
-	// ErrArenaFull refuses a store that memory has no room for. Nothing of the
-	// store was applied.
+	ErrHolders = fmt.Errorf("index full: it takes %d (worker, rank) holders (%d slots, %d each); unregister some or start another index host", MaxHolders, maxSlots, slotsPerHolder)
+	// ErrArenaFull refuses a store that memory has no room for. The holder holds
+	// nothing that it should not; what the store moved or waited for may lack.
 	ErrArenaFull = errors.New("index arena full")
 	// ErrUnknownHolder is a holder never added or already dropped.
 	ErrUnknownHolder = errors.New("unknown holder")
@@ -81,7 +81,9 @@ type HolderStats struct {
 	StoreUnknown   uint64 // placeholders of a hash nobody told
 	OrphansDropped uint64 // waiting blocks dropped past the bound
 	Contradictions uint64 // stores whose stated namespace is not their parent's
-	Moved          uint64 // engine hashes stored again at another position
+	// Moved counts engine hashes stored again at another position. How often a
+	// hash counts that stands twice in one store is the implementation's affair.
+	Moved uint64
 }
 
 // Purpose says what index memory is for.
