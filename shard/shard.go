@@ -6,7 +6,6 @@
 package shard
 
 import (
-	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
