@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# make build   programs into ./bin
+# make run     build, then two recorded engines and an index host on loopback
+#              (ARGS="--worker 1=tcp://host:5557,model=m,block=16": a real fleet)
+# make test    vet and the whole fast suite
+# make test-long, lint, bench, generate, fuzz-smoke: see CONTRIBUTING.md
+
+.DEFAULT_GOAL := build
+.PHONY: build run test test-long lint bench generate fuzz-smoke need
+
+# What is too big to fetch or build twice lives here: the linter, and the
+# Python environments of the peers that the long tests ask.
+KINDEX_CACHE ?= $(HOME)/.cache/kindex
+export KINDEX_CACHE
+
+GOLANGCI_VERSION := v2.15.0
+GOLANGCI := $(KINDEX_CACHE)/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
+
+# Every target that compiles needs Go, a C compiler and libzmq's headers.
+need:
+	@sh .ci/need
+
+build: need
+	@mkdir -p bin
+	go build -o bin/ ./cmd/...
+
+run: build
+	@exec bin/harness run $(ARGS)
+
+test: need
+	go vet ./...
+	go test -count=1 -timeout 10m ./...
+
+test-long: build
+	@bash .ci/test-long
+
+lint: need $(GOLANGCI)
+	$(GOLANGCI) run --timeout 20m ./...
+
+$(GOLANGCI):
+	@mkdir -p $(@D)
+	GOBIN=$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+
+bench: need
+	go test -run '^$$' -bench . -benchmem ./...
+
+generate: need
+	go generate ./...
+
+fuzz-smoke: need
+	@bash .ci/fuzz-smoke
