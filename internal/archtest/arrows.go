@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package archtest
+
+import "strings"
+
+// module is this module's path, the prefix of every import of ours.
+const module = "kindex"
+
+// An arrow says what the packages below From may import of this module. A path
+// ending in /... stands for itself and all below it.
+type arrow struct {
+	from string
+	to   []string
+	why  string
+}
+
+// arrows is the import lattice. The entry with the longest matching from wins;
+// a package may always import what lies below itself. A package that no entry
+// names is an error: a new part takes its place here first.
+var arrows = []arrow{
+	{"cmd/indexsrv", []string{"indexsrv"}, "a main only parses, builds and serves"},
+	{"cmd/relay", []string{"relay"}, "a main only parses, builds and serves"},
+	{"cmd/gateway", []string{"gateway"}, "a main only parses, builds and serves"},
+	{"cmd/harness", []string{"harness/..."}, "a main only parses, builds and serves"},
+	{"cmd/mockworker", []string{"harness/mockworker"}, "the mock engine is a part of the harness"},
+	{"cmd/kindex", []string{"indexclient"}, "an operator's tool is one more client"},
+
+	{"harness", []string{"..."}, "benchmarks, oracles and drills look at everything"},
+
+	{
+		"indexsrv",
+		[]string{"relay", "relay/wire", "lanes", "shard", "numa", "proto/...", "internal/..."},
+		"the index host joins streams, lanes and shards; nobody below knows it",
+	},
+	{"indexclient", []string{"proto/...", "internal/..."}, "others import the client: it drags in no index and no engine wire"},
+	{
+		"gateway",
+		[]string{"indexclient", "indexsrv", "proto/...", "internal/..."},
+		"the gateway asks an index; the embedded one is the same host in process",
+	},
+	{"relay", []string{"relay/wire", "proto/...", "internal/..."}, "a relay orders and keeps batches; it knows no index"},
+	{"relay/wire", []string{"internal/kv"}, "bytes to events and back, nothing else"},
+	{"lanes", []string{"shard", "numa", "internal/..."}, "lanes run what they are handed: no wire"},
+	{"shard", []string{"asm", "numa", "internal/..."}, "the index knows no network, no wire, no host"},
+	{"numa", []string{"internal/..."}, "the door to placement and memory stands alone"},
+	{"asm", nil, "kernels and their twins take slices and return values"},
+	{"proto", nil, "contracts depend on nothing of ours"},
+
+	{"internal/kv", nil, "the vocabulary: everything may import it, it imports nothing of ours"},
+	{"internal/longtest", nil, "a leaf for tests"},
+	{"internal/archtest", nil, "reads the tree as text"},
+	{"internal", []string{"internal/kv", "internal/seqlock", "internal/invariants"}, "shared leaves stay leaves"},
+}
+
+// testsMayImport is open to test files anywhere on top of the arrows: the
+// reference index is every test's oracle.
+var testsMayImport = []string{"shard", "internal/..."}
+
+// arrowOf returns the entry that rules dir, a slash path below the module root.
+func arrowOf(dir string) (arrow, bool) {
+	var best arrow
+	found := false
+	for _, a := range arrows {
+		if (dir == a.from || strings.HasPrefix(dir, a.from+"/")) && len(a.from) >= len(best.from) {
+			best, found = a, true
+		}
+	}
+	return best, found
+}
+
+// allows reports whether one of patterns names dir.
+func allows(patterns []string, dir string) bool {
+	for _, p := range patterns {
+		if p == "..." || p == dir {
+			return true
+		}
+		if base, ok := strings.CutSuffix(p, "/..."); ok && (dir == base || strings.HasPrefix(dir, base+"/")) {
+			return true
+		}
+	}
+	return false
+}
