@@ -41,39 +41,45 @@ func (c Counts) String() string {
 		c.States, c.Memberships, c.Copies, c.Numbers, c.Lookups, c.Matches, c.Chains)
 }
 
+// Side is what is compared: indexes whose answers are united, and its name in
+// messages.
+type Side struct {
+	Name    string
+	Indexes []shard.Index
+}
+
 // Place is one holder's place on one side: which of its indexes, and its number there.
 type Place struct {
 	Index  int
 	Holder shard.Holder
 }
 
-// Comparer compares the indexes got with the indexes want.
+// Comparer compares one or more sides with the one that is right.
 //
 // Concurrency: one goroutine, and no other call on the indexes meanwhile.
 type Comparer struct {
-	got, want side
-	pairs     []pair
-	counts    Counts
-	chains    chainSet
-	asked     []kv.ContentHash // scratch of Chain
+	sides  []*side // the first is the one that is right
+	pairs  []pair
+	counts Counts
+	chains chainSet
+	asked  []kv.ContentHash // scratch of Chain
 }
 
-// pair is one holder on both sides.
+// pair is one holder on all sides.
 type pair struct {
-	name      string
-	got, want Place
-	live      bool
+	name   string
+	places []Place
+	live   bool
 }
 
-// side is one of the two compared.
+// side is a Side with what comparing needs.
 type side struct {
-	name    string
-	indexes []shard.Index
-	pairOf  []map[shard.Holder]int // per index
-	dst     []kv.Match             // scratch: one index's answer
-	answer  []answer               // per pair
-	stamp   uint64
-	walker  walker
+	Side
+	pairOf []map[shard.Holder]int // per index
+	dst    []kv.Match             // scratch: one index's answer
+	answer []answer               // per pair
+	stamp  uint64
+	walker walker
 }
 
 // answer is one holder's match; stale when its stamp is not the side's.
@@ -82,49 +88,58 @@ type answer struct {
 	stamp uint64
 }
 
-// New returns a comparer without holders. In messages the two sides are called
-// "got" and "want".
-func New(got, want []shard.Index) *Comparer {
-	return &Comparer{got: newSide("got", got), want: newSide("want", want), chains: newChainSet()}
-}
-
-func newSide(name string, indexes []shard.Index) side {
-	s := side{name: name, indexes: indexes, pairOf: make([]map[shard.Holder]int, len(indexes))}
-	for i := range s.pairOf {
-		s.pairOf[i] = make(map[shard.Holder]int)
+// New returns a comparer of got with want, without holders.
+func New(want Side, got ...Side) *Comparer {
+	c := &Comparer{chains: newChainSet()}
+	for _, s := range append([]Side{want}, got...) {
+		sd := &side{Side: s, pairOf: make([]map[shard.Holder]int, len(s.Indexes))}
+		for i := range sd.pairOf {
+			sd.pairOf[i] = make(map[shard.Holder]int)
+		}
+		sd.walker.init()
+		c.sides = append(c.sides, sd)
 	}
-	s.walker.init()
-	return s
+	return c
 }
 
-// Add says that got and want are one holder, to be called name in messages, and
-// returns its number for [Comparer.Holder].
-func (c *Comparer) Add(name string, got, want Place) int {
+// Add says that want and got, one place for each side, are one holder, to be
+// called name in messages, and returns its number for [Comparer.Holder].
+func (c *Comparer) Add(name string, want Place, got ...Place) int {
 	id := len(c.pairs)
-	c.pairs = append(c.pairs, pair{name, got, want, true})
-	c.got.pairOf[got.Index][got.Holder] = id
-	c.want.pairOf[want.Index][want.Holder] = id
+	places := append([]Place{want}, got...)
+	if len(places) != len(c.sides) {
+		panic(fmt.Sprintf("compare: holder %s in %d places on %d sides", name, len(places), len(c.sides)))
+	}
+	c.pairs = append(c.pairs, pair{name, places, true})
+	for i, p := range places {
+		c.sides[i].pairOf[p.Index][p.Holder] = id
+		c.sides[i].answer = append(c.sides[i].answer, answer{})
+	}
 	return id
 }
 
-// Remove says that holder id was dropped on both sides: an answer that still
+// Remove says that holder id was dropped on all sides: an answer that still
 // names it is a difference.
 func (c *Comparer) Remove(id int) {
 	p := &c.pairs[id]
 	p.live = false
-	delete(c.got.pairOf[p.got.Index], p.got.Holder)
-	delete(c.want.pairOf[p.want.Index], p.want.Holder)
+	for i, pl := range p.places {
+		delete(c.sides[i].pairOf[pl.Index], pl.Holder)
+	}
 }
 
 // Counts returns what was compared so far.
 func (c *Comparer) Counts() Counts { return c.counts }
 
-// State compares the content and counters of every holder, and the counters of
-// the indexes. Cost: a walk over all memberships of both sides.
+// State compares the content, counters and digest of every holder, and the
+// counters of the indexes. Cost: two walks over all memberships of each side.
 func (c *Comparer) State() error {
 	for id := range c.pairs {
 		if c.pairs[id].live {
 			if err := c.Holder(id); err != nil {
+				return err
+			}
+			if err := c.digest(id); err != nil {
 				return err
 			}
 		}
@@ -132,7 +147,7 @@ func (c *Comparer) State() error {
 	return c.numbers()
 }
 
-// All compares the state and looks up every chain that the want side has held
+// All compares the state and looks up every chain that the right side has held
 // at any call of All, in the four forms of [Comparer.Chain]. Chains that go on
 // from one another count as one, the longest: its lookup's depths say where
 // each shorter one ends.
@@ -140,9 +155,10 @@ func (c *Comparer) All() error {
 	if err := c.State(); err != nil {
 		return err
 	}
+	want := c.sides[0]
 	for id := range c.pairs {
 		if p := &c.pairs[id]; p.live {
-			if err := c.chains.collect(c.want.indexes[p.want.Index], p.want.Holder); err != nil {
+			if err := c.chains.collect(want.Indexes[p.places[0].Index], p.places[0].Holder); err != nil {
 				return fmt.Errorf("%s: walk: %w", p.name, err)
 			}
 		}
@@ -158,55 +174,95 @@ func (c *Comparer) All() error {
 // Holder compares one holder's whole content and counters.
 func (c *Comparer) Holder(id int) error {
 	p := &c.pairs[id]
-	got, want := c.got.indexes[p.got.Index], c.want.indexes[p.want.Index]
-	gs, err := c.got.walker.sum(got, p.got.Holder)
-	if err != nil {
-		return fmt.Errorf("%w: %s: got: %w", ErrDiffers, p.name, err)
-	}
-	ws, err := c.want.walker.sum(want, p.want.Holder)
-	if err != nil {
-		return fmt.Errorf("%w: %s: want: %w", ErrDiffers, p.name, err)
-	}
-	c.counts.States++
-	c.counts.Memberships += ws.held
-	c.counts.Copies += ws.copies
-	if gs != ws {
-		return fmt.Errorf("%w: %s: %w", ErrDiffers, p.name, diffContent(got, p.got.Holder, want, p.want.Holder))
-	}
-	gn, err := got.HolderStats(p.got.Holder)
-	if err != nil {
-		return fmt.Errorf("%w: %s: got counters: %w", ErrDiffers, p.name, err)
-	}
-	wn, err := want.HolderStats(p.want.Holder)
-	if err != nil {
-		return fmt.Errorf("%w: %s: want counters: %w", ErrDiffers, p.name, err)
-	}
-	c.counts.Numbers++
-	if gn != wn {
-		return fmt.Errorf("%w: %s: counters: got %+v, want %+v", ErrDiffers, p.name, gn, wn)
-	}
-	if gn.Memberships != gs.held {
-		return fmt.Errorf("%w: %s: got counts %d memberships and walks %d", ErrDiffers, p.name, gn.Memberships, gs.held)
+	var want summary
+	for i, sd := range c.sides {
+		sum, err := sd.content(p.places[i])
+		if err != nil {
+			return fmt.Errorf("%w: %s: %s: %w", ErrDiffers, p.name, sd.Name, err)
+		}
+		if i == 0 {
+			want = sum
+			continue
+		}
+		c.counts.States++
+		c.counts.Memberships += want.held
+		c.counts.Copies += want.copies
+		c.counts.Numbers++
+		if sum.content != want.content {
+			return fmt.Errorf("%w: %s: %w", ErrDiffers, p.name, diffContent(sd, p.places[i], c.sides[0], p.places[0]))
+		}
+		if sum.counters != want.counters {
+			return fmt.Errorf("%w: %s: counters: %s has %+v, %s %+v", ErrDiffers, p.name, sd.Name, sum.counters, c.sides[0].Name, want.counters)
+		}
 	}
 	return nil
 }
 
-// numbers compares what the indexes say of themselves, summed over each side.
-// Blocks and bytes are an index's own affair.
-func (c *Comparer) numbers() error {
-	sum := func(indexes []shard.Index) (holders, memberships uint64) {
-		for _, idx := range indexes {
-			st := idx.Stats()
-			holders += st.Holders
-			memberships += st.Memberships
+// digest compares one holder's content digest.
+func (c *Comparer) digest(id int) error {
+	p := &c.pairs[id]
+	var want uint64
+	for i, sd := range c.sides {
+		got, err := shard.Digest(sd.Indexes[p.places[i].Index], p.places[i].Holder)
+		if err != nil {
+			return fmt.Errorf("%w: %s: %s: digest: %w", ErrDiffers, p.name, sd.Name, err)
 		}
-		return holders, memberships
+		if i == 0 {
+			want = got
+			continue
+		}
+		c.counts.Numbers++
+		if got != want {
+			return fmt.Errorf("%w: %s: digest of equal content: %s has %x, %s %x", ErrDiffers, p.name, sd.Name, got, c.sides[0].Name, want)
+		}
 	}
-	gh, gm := sum(c.got.indexes)
-	wh, wm := sum(c.want.indexes)
-	c.counts.Numbers++
-	if gh != wh || gm != wm {
-		return fmt.Errorf("%w: counters: got %d holders with %d memberships, want %d with %d", ErrDiffers, gh, gm, wh, wm)
+	return nil
+}
+
+// content returns one holder's content and counters, and refuses what no index
+// may say.
+func (s *side) content(p Place) (summary, error) {
+	idx := s.Indexes[p.Index]
+	sum := summary{}
+	var err error
+	if sum.content, err = s.walker.sum(idx, p.Holder); err != nil {
+		return sum, err
+	}
+	if sum.counters, err = idx.HolderStats(p.Holder); err != nil {
+		return sum, fmt.Errorf("counters: %w", err)
+	}
+	if sum.counters.Memberships != sum.held {
+		return sum, fmt.Errorf("counts %d memberships and walks %d", sum.counters.Memberships, sum.held)
+	}
+	return sum, nil
+}
+
+// numbers compares what the indexes say of themselves, summed over each side,
+// and what each index says of blocks where each side is one index. Runs and
+// bytes are an index's own affair.
+func (c *Comparer) numbers() error {
+	type numbers struct{ holders, memberships, blocks uint64 }
+	var want numbers
+	for i, sd := range c.sides {
+		var n numbers
+		for _, idx := range sd.Indexes {
+			st := idx.Stats()
+			n.holders += st.Holders
+			n.memberships += st.Memberships
+			n.blocks += st.Blocks
+		}
+		if i == 0 {
+			want = n
+			continue
+		}
+		c.counts.Numbers++
+		if len(sd.Indexes) != len(c.sides[0].Indexes) {
+			n.blocks = want.blocks // a block in two shards counts twice
+		}
+		if n != want {
+			return fmt.Errorf("%w: counters: %s has %d holders, %d memberships, %d blocks, %s %d, %d, %d", ErrDiffers,
+				sd.Name, n.holders, n.memberships, n.blocks, c.sides[0].Name, want.holders, want.memberships, want.blocks)
+		}
 	}
 	return nil
 }
@@ -218,25 +274,47 @@ func (c *Comparer) Chain(ns kv.Namespace, chain []kv.ContentHash) error {
 		return nil
 	}
 	c.counts.Chains++
-	if err := c.Lookup(ns, chain); err != nil {
-		return err
+	for form := range NumForms {
+		if err := c.Form(form, ns, chain); err != nil {
+			return err
+		}
 	}
-	if err := c.Lookup(ns, chain[:(len(chain)+1)/2]); err != nil {
-		return err
+	return nil
+}
+
+// Form is one way to ask about a chain.
+type Form int
+
+// The forms that a chain is asked in.
+const (
+	Whole Form = iota
+	FirstHalf
+	MiddleReplaced
+	TailReplaced // and extended
+	NumForms
+)
+
+// Form compares the lookup of one form of chain, which is not empty.
+func (c *Comparer) Form(f Form, ns kv.Namespace, chain []kv.ContentHash) error {
+	switch f {
+	case FirstHalf:
+		chain = chain[:(len(chain)+1)/2]
+	case MiddleReplaced:
+		c.asked = append(c.asked[:0], chain...)
+		c.asked[len(chain)/2] ^= replaced
+		chain = c.asked
+	case TailReplaced:
+		c.asked = append(c.asked[:0], chain...)
+		for i := len(chain) - (len(chain)+3)/4; i < len(chain); i++ {
+			c.asked[i] ^= replaced
+		}
+		for i := range kv.ContentHash(4) {
+			c.asked = append(c.asked, replaced+i)
+		}
+		chain = c.asked
+	case Whole, NumForms:
 	}
-	c.asked = append(c.asked[:0], chain...)
-	c.asked[len(chain)/2] ^= replaced
-	if err := c.Lookup(ns, c.asked); err != nil {
-		return err
-	}
-	c.asked = append(c.asked[:0], chain...)
-	for i := len(chain) - (len(chain)+3)/4; i < len(chain); i++ {
-		c.asked[i] ^= replaced
-	}
-	for i := range kv.ContentHash(4) {
-		c.asked = append(c.asked, replaced+i)
-	}
-	return c.Lookup(ns, c.asked)
+	return c.Lookup(ns, chain)
 }
 
 // replaced turns a content hash into one that no block of a real chain has.
@@ -244,19 +322,22 @@ const replaced = 0x5eed_0f_a_0ddb_10c4
 
 // Lookup compares the answers to one question.
 func (c *Comparer) Lookup(ns kv.Namespace, chain []kv.ContentHash) error {
-	c.counts.Lookups++
-	ng, err := c.got.ask(len(c.pairs), ns, chain)
-	if err == nil {
-		_, err = c.want.ask(len(c.pairs), ns, chain)
-	}
-	if err != nil {
-		return fmt.Errorf("%w: lookup of %s: %w", ErrDiffers, chainString(ns, chain), err)
-	}
-	c.counts.Matches += uint64(ng)
-	for id := range c.pairs {
-		g, w := c.got.match(id), c.want.match(id)
-		if g.Device != w.Device || g.Host != w.Host || g.Any != w.Any {
-			return fmt.Errorf("%w: lookup of %s: %s: got %s, want %s", ErrDiffers, chainString(ns, chain), c.pairs[id].name, depths(g), depths(w))
+	for i, sd := range c.sides {
+		matches, err := sd.ask(ns, chain)
+		if err != nil {
+			return fmt.Errorf("%w: lookup of %s: %w", ErrDiffers, chainString(ns, chain), err)
+		}
+		if i == 0 {
+			continue
+		}
+		c.counts.Lookups++
+		c.counts.Matches += uint64(matches)
+		for id := range c.pairs {
+			got, want := sd.match(id), c.sides[0].match(id)
+			if got.Device != want.Device || got.Host != want.Host || got.Any != want.Any {
+				return fmt.Errorf("%w: lookup of %s: %s: %s has %s, %s %s", ErrDiffers, chainString(ns, chain), c.pairs[id].name,
+					sd.Name, depths(got), c.sides[0].Name, depths(want))
+			}
 		}
 	}
 	return nil
@@ -264,23 +345,20 @@ func (c *Comparer) Lookup(ns kv.Namespace, chain []kv.ContentHash) error {
 
 // ask unites the answers of a side's indexes and checks what any answer must
 // be: known holders, once each, no empty match, cumulative depths within the chain.
-func (s *side) ask(pairs int, ns kv.Namespace, chain []kv.ContentHash) (matches int, err error) {
-	for len(s.answer) < pairs {
-		s.answer = append(s.answer, answer{})
-	}
+func (s *side) ask(ns kv.Namespace, chain []kv.ContentHash) (matches int, err error) {
 	s.stamp++
-	for i, idx := range s.indexes {
+	for i, idx := range s.Indexes {
 		s.dst = idx.Lookup(ns, chain, s.dst[:0])
 		for _, m := range s.dst {
 			id, ok := s.pairOf[i][shard.Holder(m.Holder)]
 			if !ok {
-				return 0, fmt.Errorf("%s names holder %d, never added or dropped since", s.name, m.Holder)
+				return 0, fmt.Errorf("%s names holder %d, never added or dropped since", s.Name, m.Holder)
 			}
 			if s.answer[id].stamp == s.stamp {
-				return 0, fmt.Errorf("%s names holder %d twice", s.name, m.Holder)
+				return 0, fmt.Errorf("%s names holder %d twice", s.Name, m.Holder)
 			}
 			if m.Any == 0 || m.Device > m.Host || m.Host > m.Any || int(m.Any) > len(chain) {
-				return 0, fmt.Errorf("%s gives holder %d impossible depths: %s", s.name, m.Holder, depths(m))
+				return 0, fmt.Errorf("%s gives holder %d impossible depths: %s", s.Name, m.Holder, depths(m))
 			}
 			s.answer[id] = answer{m, s.stamp}
 		}

@@ -33,8 +33,14 @@ func fmix(x uint64) uint64 {
 	return x ^ x>>33
 }
 
-// summary is one holder's content, independent of order.
+// summary is what one holder holds and has counted.
 type summary struct {
+	content
+	counters shard.HolderStats
+}
+
+// content sums one holder's content up, independent of order.
+type content struct {
 	hash        uint64
 	held, holes uint64
 	copies      uint64
@@ -47,10 +53,10 @@ type walker struct {
 
 func (w *walker) init() { w.nodes = make(map[uint64]path) }
 
-// sum walks h and returns its summary, or what is wrong with the walk itself.
-func (w *walker) sum(idx shard.Index, h shard.Holder) (summary, error) {
+// sum walks h and returns its content, or what is wrong with the walk itself.
+func (w *walker) sum(idx shard.Index, h shard.Holder) (content, error) {
 	clear(w.nodes)
-	var s summary
+	var s content
 	err := walkPaths(idx, h, w.nodes, func(n *shard.Node, p path) {
 		if len(n.Copies) == 0 {
 			s.holes++
@@ -133,31 +139,31 @@ func flatten(idx shard.Index, h shard.Holder) (map[path]flatNode, []path, error)
 
 // diffContent words the first difference between two contents that are known
 // to differ.
-func diffContent(got shard.Index, gh shard.Holder, want shard.Index, wh shard.Holder) error {
-	g, gorder, err := flatten(got, gh)
+func diffContent(got *side, gp Place, want *side, wp Place) error {
+	g, gorder, err := flatten(got.Indexes[gp.Index], gp.Holder)
 	if err != nil {
-		return fmt.Errorf("got: %w", err)
+		return fmt.Errorf("%s: %w", got.Name, err)
 	}
-	w, worder, err := flatten(want, wh)
+	w, worder, err := flatten(want.Indexes[wp.Index], wp.Holder)
 	if err != nil {
-		return fmt.Errorf("want: %w", err)
+		return fmt.Errorf("%s: %w", want.Name, err)
 	}
 	for _, p := range worder {
 		wn := w[p]
 		gn, ok := g[p]
 		if !ok {
-			return fmt.Errorf("content: %s: got nothing there, want %s", chainString(wn.ns, wn.chain), copiesString(wn.copies))
+			return fmt.Errorf("content: %s: %s has nothing there, %s %s", chainString(wn.ns, wn.chain), got.Name, want.Name, copiesString(wn.copies))
 		}
 		if !slices.Equal(gn.copies, wn.copies) {
-			return fmt.Errorf("content: %s: got %s, want %s", chainString(wn.ns, wn.chain), copiesString(gn.copies), copiesString(wn.copies))
+			return fmt.Errorf("content: %s: %s has %s, %s %s", chainString(wn.ns, wn.chain), got.Name, copiesString(gn.copies), want.Name, copiesString(wn.copies))
 		}
 	}
 	for _, p := range gorder {
 		if _, ok := w[p]; !ok {
-			return fmt.Errorf("content: %s: got %s, want nothing there", chainString(g[p].ns, g[p].chain), copiesString(g[p].copies))
+			return fmt.Errorf("content: %s: %s has %s, %s nothing there", chainString(g[p].ns, g[p].chain), got.Name, copiesString(g[p].copies), want.Name)
 		}
 	}
-	return fmt.Errorf("content: got %d nodes, want %d: a position is shown twice", len(gorder), len(worder))
+	return fmt.Errorf("content: %s walks %d nodes, %s %d", got.Name, len(gorder), want.Name, len(worder))
 }
 
 func copiesString(copies []shard.Copy) string {
