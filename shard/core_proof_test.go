@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -422,6 +423,23 @@ func TestSlotSet(t *testing.T) {
 					t.Fatalf("top %d step %d: appendTo %v, want %v at 1", top, step, deep, want)
 				}
 			}
+		}
+	}
+}
+
+// TestPositionalSizes keeps what stats multiplies by true.
+func TestPositionalSizes(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		typ  reflect.Type
+		want uintptr
+	}{
+		{"posEntry", reflect.TypeFor[posEntry](), entryBytes},
+		{"posEdge", reflect.TypeFor[posEdge](), edgeBytes},
+		{"slotMore", reflect.TypeFor[slotMore](), moreBytes},
+	} {
+		if got := c.typ.Size(); got != c.want {
+			t.Errorf("%s takes %d bytes, want %d", c.name, got, c.want)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"slices"
 	"sync"
-	"unsafe"
 
 	"kindex/internal/kv"
 )
@@ -267,14 +266,10 @@ func (c *positionalCore) walk(s slot, fn func(*coreNode) bool) {
 
 func (c *positionalCore) stats(st *Stats) {
 	st.Blocks = c.heldEntries
-	const (
-		entryBytes = uint64(unsafe.Sizeof(posEntry{}))
-		edgeBytes  = uint64(unsafe.Sizeof(posEdge{})) + 4
-	)
 	live := uint64(len(c.entries) - len(c.free))
 	st.Bytes[PurposeRuns] += live * entryBytes
 	st.Bytes[PurposeFree] += uint64(cap(c.entries))*entryBytes - live*entryBytes + uint64(cap(c.free))*4
-	st.Bytes[PurposeEdges] += mapBytes(len(c.edges), edgeBytes) + mapBytes(len(c.roots), 12)
+	st.Bytes[PurposeEdges] += mapBytes(len(c.edges), edgeBytes+4) + mapBytes(len(c.roots), 12)
 	for i := range c.entries {
 		st.Bytes[PurposeHolders] += c.entries[i].set.bytes()
 	}
@@ -284,6 +279,13 @@ func (c *positionalCore) stats(st *Stats) {
 		}
 	}
 }
+
+// Sizes in bytes of the structures, checked by a test.
+const (
+	entryBytes = 56 // posEntry
+	edgeBytes  = 16 // posEdge
+	moreBytes  = 48 // slotMore
+)
 
 // mapBytes estimates a Go map of n entries of size bytes each: groups of eight
 // with a control byte each, between 7/16 and 7/8 full.

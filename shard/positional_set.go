@@ -162,7 +162,7 @@ func (t *slotSet) bytes() uint64 {
 	if t.more == nil {
 		return 0
 	}
-	return 48 + uint64(cap(t.more.list))*2 + uint64(cap(t.more.bits))*8
+	return moreBytes + uint64(cap(t.more.list))*2 + uint64(cap(t.more.bits))*8
 }
 
 // check panics when the set's count or order is wrong. Tests only.
