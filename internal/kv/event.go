@@ -127,6 +127,20 @@ type Batch struct {
 	Rank      int     // data-parallel rank as the batch says
 	HasRank   bool
 	Events    []Event
+
+	// Storage is the memory that a decoder cuts the events' slices from, kept
+	// with the batch so that two batches never share any. Nobody else reads it.
+	Storage Storage
+}
+
+// Storage is a batch's reusable memory: one slab per element type.
+type Storage struct {
+	Hashes     []EngineHash
+	Tokens     []uint32
+	Digests    [][]byte
+	Keys       []ExtraKey
+	KeyLists   [][]ExtraKey
+	TokenLists [][]uint32
 }
 
 // Load is one reading of an engine's load, as SGLang's load socket sends it.
