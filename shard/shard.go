@@ -315,13 +315,19 @@ func (s *Shard) storeChain(h *holder, ri int, ns kv.Namespace, at pos, engines [
 	}
 	held := s.held[:words]
 	s.moved = s.moved[:0]
-	err := h.unions(r.tier, r.slot, func(u slot) (err error) {
-		s.moved, err = s.core.store(u, ns, at, engines, contents, held, s.moved)
+	moved := -1 // in the first slot, the widest: it has all of h's hashes
+	store := func(sl slot) (err error) {
+		s.moved, err = s.core.store(sl, ns, at, engines, contents, held, s.moved)
+		if moved < 0 {
+			moved = len(s.moved)
+		}
 		return err
-	})
-	if err == nil {
-		s.moved, err = s.core.store(r.slot, ns, at, engines, contents, held, s.moved)
 	}
+	err := h.unions(r.tier, r.slot, store)
+	if err == nil {
+		err = store(r.slot)
+	}
+	h.stats.Moved += uint64(max(0, moved))
 	if err != nil {
 		s.retract(h, ri, engines)
 		return err
@@ -356,7 +362,6 @@ func (s *Shard) startAnew(h *holder, ri int) {
 		}
 	}
 	s.moved = keep
-	h.stats.Moved += uint64(len(s.moved))
 	for i := range h.raws {
 		r := &h.raws[i]
 		for _, e := range s.moved {
@@ -465,6 +470,7 @@ func (s *Shard) adopt(h *holder, ri int, p pos, e kv.EngineHash) error {
 		return err
 	}
 	if len(s.moved) > 0 {
+		h.stats.Moved++
 		s.startAnew(h, ri)
 	} else if held {
 		s.addCopy(h, r, e)

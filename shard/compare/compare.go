@@ -171,6 +171,25 @@ func (c *Comparer) All() error {
 	return nil
 }
 
+// Held looks up every chain that the right side holds now, in the four forms.
+func (c *Comparer) Held() error {
+	now := newChainSet()
+	want := c.sides[0]
+	for id := range c.pairs {
+		if p := &c.pairs[id]; p.live {
+			if err := now.collect(want.Indexes[p.places[0].Index], p.places[0].Holder); err != nil {
+				return fmt.Errorf("%s: walk: %w", p.name, err)
+			}
+		}
+	}
+	for _, ch := range now.all {
+		if err := c.Chain(ch.ns, ch.contents); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Holder compares one holder's whole content and counters.
 func (c *Comparer) Holder(id int) error {
 	p := &c.pairs[id]
