@@ -30,6 +30,8 @@ type Decoder struct {
 	r     reader
 	b     *kv.Batch
 	names interner
+	last  [numFields]string // the word last seen in a field
+	after [numFields]Field  // the field last seen behind a field
 	drops Drops
 	now   Drops // of the payload being read
 }
@@ -48,7 +50,8 @@ func (d *Decoder) Drops() Drops { return d.drops }
 // Errors: [ErrMalformed] when payload is not one msgpack batch from its first
 // byte to its last. Then b has no events and nothing is counted.
 // Cost: no allocation once b and the decoder have seen batches as large and
-// the names in them; never more than about 32 bytes per payload byte.
+// the names in them; never more than 100 bytes per payload byte, which only a
+// payload made for it reaches.
 func (d *Decoder) Decode(payload []byte, b *kv.Batch) error {
 	reset(b)
 	if len(payload) > MaxPayload {
@@ -84,7 +87,8 @@ func (d *Decoder) batch() error {
 	if !ok {
 		return r.or("a batch's events must be an array")
 	}
-	for range events {
+	for i := range events {
+		b.Events = room(b.Events, min(events-i, r.left()/leastEvent))
 		if !d.event() {
 			return r.err
 		}
@@ -144,8 +148,24 @@ func carve[T any](slab *[]T, n int) []T {
 	if cap(s)-at < n {
 		s, at = make([]T, 0, max(n, 2*cap(s), least)), 0
 	}
+	if n == 0 {
+		return []T{}
+	}
 	*slab = s[:at+n]
 	return s[at : at+n : at+n]
+}
+
+// leastEvent is the length of the shortest event that is kept, in bytes: a
+// removal of nothing.
+const leastEvent = len("\x92\xacBlockRemoved\x90")
+
+// room returns events with room for one more: doubled, but for no more than
+// the most that can still come.
+func room(events []kv.Event, most int) []kv.Event {
+	if n := len(events); n == cap(events) {
+		events = append(make([]kv.Event, 0, n+max(1, min(max(n, 4), most))), events...)
+	}
+	return events
 }
 
 // event reads one event and keeps it, or counts why not and steps over it as a
@@ -235,9 +255,9 @@ func (d *Decoder) object(e *kv.Event) (Reason, bool) {
 	}
 	r.pos = begin
 	var seen fieldSet
-	known := accepts[e.Kind]
+	known, f := accepts[e.Kind], fieldNone
 	for range n {
-		f := d.key()
+		f = d.key(f)
 		if known&(1<<f) == 0 {
 			if !r.skip() {
 				return BadEvent, false
@@ -254,9 +274,9 @@ func (d *Decoder) object(e *kv.Event) (Reason, bool) {
 
 // tag finds the value of "type" among n pairs. It is the first in every release.
 func (d *Decoder) tag(n int) ([]byte, bool) {
-	r := &d.r
+	r, f := &d.r, fieldNone
 	for range n {
-		if d.key() == fieldType {
+		if f = d.key(f); f == fieldType {
 			return r.text()
 		}
 		if !r.skip() {
@@ -267,21 +287,36 @@ func (d *Decoder) tag(n int) ([]byte, bool) {
 }
 
 // key reads a map's key; one that is no field of ours is fieldNone, whatever
-// its type.
-func (d *Decoder) key() Field {
+// its type. prev is the key before it: most often the same one follows as last
+// time, which is then a comparison and no search.
+func (d *Decoder) key(prev Field) Field {
 	r := &d.r
+	if guess := keys[d.after[prev]]; guess != "" && len(guess) <= r.left() &&
+		string(r.buf[r.pos:r.pos+len(guess)]) == guess {
+		r.pos += len(guess)
+		return d.after[prev]
+	}
 	if r.pos < len(r.buf) {
 		if c := r.buf[r.pos]; c&0xe0 == fixStr || (c >= str8 && c < array16) {
 			name, ok := r.text()
 			if !ok {
 				return fieldNone
 			}
-			return fieldOf(name)
+			d.after[prev] = fieldOf(name)
+			return d.after[prev]
 		}
 	}
 	r.skip()
 	return fieldNone
 }
+
+// keys holds each field's name as a whole msgpack string.
+var keys = func() (t [numFields]string) {
+	for f := fieldType; f < numFields; f++ {
+		t[f] = string(appendText(nil, f.String()))
+	}
+	return t
+}()
 
 // whole checks what the fields must be together.
 func (d *Decoder) whole(e *kv.Event, seen fieldSet) (Reason, bool) {

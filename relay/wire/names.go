@@ -172,7 +172,7 @@ func specOf(name string) kv.SpecKind {
 
 // Limits of what an interner keeps.
 const (
-	internEntries = 1 << 12
+	internEntries = 1 << 9
 	internBytes   = 256
 )
 
@@ -190,8 +190,11 @@ func (t *interner) name(b []byte) (string, bool) {
 	}
 	s := string(b)
 	if len(b) <= internBytes {
-		if t.known == nil || len(t.known) >= internEntries {
+		if t.known == nil {
 			t.known = make(map[string]string)
+		}
+		if len(t.known) >= internEntries {
+			clear(t.known)
 		}
 		t.known[s] = s
 	}
