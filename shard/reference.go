@@ -387,11 +387,21 @@ func (r *Reference) prune(n *refNode) {
 func (r *Reference) Lookup(ns kv.Namespace, chain []kv.ContentHash, dst []kv.Match) []kv.Match {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
+	var path []*refNode
+	n := r.roots[ns]
+	for _, c := range chain {
+		if n == nil {
+			break
+		}
+		if n = n.children[c]; n != nil {
+			path = append(path, n)
+		}
+	}
 	for h, rh := range r.holders {
 		m := kv.Match{Holder: uint32(h)}
-		m.Device = r.depth(rh, ns, chain, kv.TierDevice)
-		m.Host = r.depth(rh, ns, chain, kv.TierHost)
-		m.Any = r.depth(rh, ns, chain, kv.TierDisk)
+		m.Device = rh.depth(path, 0, kv.TierDevice)
+		m.Host = rh.depth(path, m.Device, kv.TierHost)
+		m.Any = rh.depth(path, m.Host, kv.TierDisk)
 		if m.Any > 0 {
 			dst = append(dst, m)
 		}
@@ -399,19 +409,15 @@ func (r *Reference) Lookup(ns kv.Namespace, chain []kv.ContentHash, dst []kv.Mat
 	return dst
 }
 
-// depth counts the leading blocks of chain that rh holds in tiers up to max.
-func (r *Reference) depth(rh *refHolder, ns kv.Namespace, chain []kv.ContentHash, slowest kv.Tier) uint32 {
-	n := r.roots[ns]
-	for k, c := range chain {
-		if n == nil {
-			return uint32(k)
-		}
-		n = n.children[c]
-		if n == nil || !rh.holds(n, slowest) {
-			return uint32(k)
+// depth counts the leading positions of path that rh holds in tiers up to
+// slowest; from of them it is known to hold.
+func (rh *refHolder) depth(path []*refNode, from uint32, slowest kv.Tier) uint32 {
+	for k := from; k < uint32(len(path)); k++ {
+		if !rh.holds(path[k], slowest) {
+			return k
 		}
 	}
-	return uint32(len(chain))
+	return uint32(len(path))
 }
 
 // holds reports whether rh has a copy of n in a tier up to slowest.
