@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: feed.go's inputs from the live socket. After: feed_apply.go.
+
+package indexsrv
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Live takes one message of the live socket. The feed may keep payload: it must
+// not change any more.
+func (f *Feed) Live(seq uint64, payload []byte, now time.Time) {
+	if seq == math.MaxUint64 { // the mark of a replay's end, never a number
+		f.BadMessage()
+		return
+	}
+	if !f.waiting() && !f.repair.wantJoin {
+		// Whatever was missed before this batch shows as a gap.
+		f.repair.confirmAt = time.Time{}
+	}
+	switch {
+	case f.has && seq <= f.last:
+		f.past(seq, payload, now)
+	case f.held[seq] != nil:
+		f.again(seq, payload, now)
+	case seq == f.next() && !f.waiting():
+		f.follows(seq, payload, now)
+	case !f.decodable(payload):
+		f.undecodable(seq, payload)
+	default:
+		f.ahead(seq, payload, now)
+	}
+}
+
+// follows takes the live batch that continues the stream.
+func (f *Feed) follows(seq uint64, payload []byte, now time.Time) {
+	if !f.admit(seq, payload, now) {
+		f.undecodable(seq, payload)
+		return
+	}
+	if seq == 0 {
+		f.repair.wantJoin = false // a life in full view: nothing came before
+	}
+	if seq == 0 || !f.canReplay() {
+		// The number follows: nothing was missed.
+		f.faults &^= faultUnverified
+	}
+	f.drain(now)
+}
+
+// BadMessage counts one message that could not be taken apart: wrong number of
+// frames, or a sequence that is not 8 bytes.
+func (f *Feed) BadMessage() { f.dropped[dropMalformed]++ }
+
+// waiting reports whether even the next number must wait: until it is known that
+// the publisher is still the same, or while the content is being replaced.
+func (f *Feed) waiting() bool { return f.repair.unverified || f.repair.resyncing }
+
+// past takes a live batch whose number was passed already: the same bytes are a
+// duplicate, others a restart.
+func (f *Feed) past(seq uint64, payload []byte, now time.Time) {
+	switch {
+	case f.history.get(seq) == digest(payload):
+		f.counts.duplicates++
+	case !f.decodable(payload):
+		f.dropped[dropMalformed]++
+	default:
+		f.restart()
+		f.Live(seq, payload, now)
+	}
+}
+
+// again takes a live batch whose number is held: two batches of one number are
+// of two lives, and what was held is of the older one.
+func (f *Feed) again(seq uint64, payload []byte, now time.Time) {
+	switch {
+	case digest(f.held[seq]) == digest(payload):
+		f.counts.duplicates++
+	case !f.decodable(payload):
+		f.dropped[dropMalformed]++
+	default:
+		f.restart()
+		f.Live(seq, payload, now)
+	}
+}
+
+// ahead takes a live batch that cannot be applied yet. Without a replay socket
+// nothing is waited for.
+func (f *Feed) ahead(seq uint64, payload []byte, now time.Time) {
+	if seq > f.seen {
+		f.counts.gaps++
+	}
+	f.seen = max(f.seen, seq+1)
+	if !f.canReplay() {
+		f.lose(seq-1, "no replay socket")
+		f.admit(seq, payload, now)
+		return
+	}
+	f.hold(seq, payload)
+	for len(f.held) > f.limits.HeldBatches || f.heldLen > f.limits.HeldBytes {
+		const why = "more batches came meanwhile than may wait"
+		if f.waiting() {
+			f.repair.cancel()
+			f.repair.unverified = false
+			f.fail(faultUnverified, why)
+		}
+		f.giveUpFirst(why, now)
+	}
+}
+
+// undecodable takes a payload that is no batch, at a number that was not passed.
+// It is never applied and never moves the cursor by itself: the number is missing
+// until it is repaired or a later batch shows that it is gone.
+func (f *Feed) undecodable(seq uint64, payload []byte) {
+	f.dropped[dropMalformed]++
+	if seq == f.seen { // in its place, so it is the publisher's own number
+		f.counts.gaps++
+		f.seen = seq + 1
+	}
+	if f.bad.open && f.bad.seq <= seq {
+		return
+	}
+	f.bad = badBatch{open: true, seq: seq, sum: digest(payload)}
+	if !f.canReplay() {
+		f.fail(faultUnverified, "batch %d is undecodable and there is no replay socket", seq)
+	}
+}
+
+func (f *Feed) hold(seq uint64, payload []byte) {
+	if f.held[seq] == nil {
+		f.held[seq] = payload
+		f.heldLen += len(payload)
+	}
+}
+
+func (f *Feed) unhold(seq uint64) []byte {
+	p := f.held[seq]
+	delete(f.held, seq)
+	f.heldLen -= len(p)
+	return p
+}
+
+// drain applies what is held and follows.
+func (f *Feed) drain(now time.Time) {
+	for !f.waiting() {
+		seq := f.next()
+		if f.held[seq] == nil {
+			return
+		}
+		// It was decoded when it was held, so it is admitted.
+		f.admit(seq, f.unhold(seq), now)
+	}
+}
+
+// lose passes over every number up to and including to.
+func (f *Feed) lose(to uint64, why string) {
+	from := f.next()
+	f.counts.lost += to - from + 1
+	f.fail(faultLost, "batches %d to %d lost: %s", from, to, why)
+	f.history.skip(to + 1)
+	f.has, f.last = true, to
+	f.seen = max(f.seen, to+1)
+	f.closeBad()
+}
+
+// closeBad forgets an undecodable batch whose number was passed.
+func (f *Feed) closeBad() {
+	if f.bad.open && f.has && f.bad.seq <= f.last {
+		f.bad = badBatch{}
+	}
+}
+
+// giveUpFirst passes over the first run of missing batches and applies what is
+// held behind it.
+func (f *Feed) giveUpFirst(why string, now time.Time) {
+	first := uint64(math.MaxUint64)
+	for seq := range f.held {
+		first = min(first, seq)
+	}
+	if first != math.MaxUint64 {
+		if first != f.next() {
+			f.lose(first-1, why)
+		}
+		f.drain(now)
+	}
+}
+
+// giveUp passes over all that is missing below what is held.
+func (f *Feed) giveUp(why string, now time.Time) {
+	seqs := make([]uint64, 0, len(f.held))
+	for seq := range f.held {
+		seqs = append(seqs, seq)
+	}
+	slices.Sort(seqs)
+	for _, seq := range seqs {
+		if seq != f.next() {
+			f.lose(seq-1, why)
+		}
+		f.admit(seq, f.unhold(seq), now)
+	}
+	// An undecodable number that not even the replay knows was never one.
+	f.bad = badBatch{}
+}
+
+// restart begins a new epoch: everything of the old life goes at once, and the
+// new life is a join.
+func (f *Feed) restart() {
+	f.epoch++
+	f.counts.restarts++
+	f.forget()
+	f.norm.restart()
+	f.repair.restart(f.canReplay())
+	f.faults, f.reason = 0, ""
+}
+
+// forget empties the holder and takes the cursor back to before the first batch.
+func (f *Feed) forget() {
+	if err := f.idx.Clear(f.h); err != nil {
+		f.refused(err)
+	}
+	f.refreshStats()
+	f.has, f.last, f.seen = false, 0, 0
+	f.history.reset()
+	clear(f.held)
+	f.heldLen = 0
+	f.bad = badBatch{}
+}
