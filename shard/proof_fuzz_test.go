@@ -28,7 +28,7 @@ func proveScript(b []byte, subs []subject) (compare.Counts, int, error) {
 		return compare.Counts{}, 0, err
 	}
 	if err := w.prove(2); err != nil {
-		return w.f.cmp.Counts(), w.events, fmt.Errorf("%s script %x: %w", sh.name, b[1:], err)
+		return w.f.cmp.Counts(), w.events, fmt.Errorf("%w\n%s script %x", err, sh.name, b[1:])
 	}
 	return w.f.cmp.Counts(), w.events, nil
 }
