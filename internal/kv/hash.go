@@ -95,14 +95,20 @@ func (b *Blocks) AppendHashes(dst []ContentHash, seed uint64) []ContentHash {
 // image's identifier and offset) hashes the plain hash and the keys' canonical
 // encoding again, under a seed of its own.
 func HashBlock(seed uint64, tokens []uint32, extra []byte) ContentHash {
-	plain := xxh3.HashSeed(tokenBytes(tokens), seed)
+	plain := ContentHash(xxh3.HashSeed(tokenBytes(tokens), seed))
 	if len(extra) == 0 {
-		return ContentHash(plain)
+		return plain
 	}
+	return HashExtra(seed, plain, extra)
+}
+
+// HashExtra returns the content hash of a block that carries the extra keys
+// extra, not empty, and whose tokens alone hash to plain under seed.
+func HashExtra(seed uint64, plain ContentHash, extra []byte) ContentHash {
 	h := xxh3.New()
 	var le [16]byte
 	binary.LittleEndian.PutUint64(le[:8], seed+extraSeed)
-	binary.LittleEndian.PutUint64(le[8:], plain)
+	binary.LittleEndian.PutUint64(le[8:], uint64(plain))
 	_, _ = h.Write(le[:])
 	_, _ = h.Write(extra)
 	return ContentHash(h.Sum64())

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package indexsrv
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"kindex/shard"
+)
+
+// Config is all that an index host can be told. [DefaultConfig] has the
+// defaults; flags and the configuration file have the same names (config_table.go).
+type Config struct {
+	Listen  string // host:port of the HTTP server
+	KVIndex string // one of shard.Kinds
+	Workers []Registration
+
+	MaxStreams      int   // (worker, rank) streams at once
+	MaxBodyBytes    int64 // of an HTTP request
+	MaxConnections  int   // HTTP connections at once
+	MaxOrphanBlocks int   // blocks that wait for a parent, each stream
+	MaxOrphanBytes  int64
+	MaxHeldBatches  int // live batches that wait behind a gap, each stream
+	MaxHeldBytes    int64
+	MaxFrameBytes   int64 // of one ZMQ frame
+	ArenaBytes      int64 // address space of the index; 0: the index's own default
+
+	ReplayTries   int
+	RetryDelay    time.Duration // before the second replay request, doubling
+	ResyncDelay   time.Duration // between tries to get back what was given up
+	ConnectPeriod time.Duration // without a connection before a stream is failed
+
+	ReadTimeout       time.Duration // a whole HTTP request
+	IdleTimeout       time.Duration // between requests of a connection
+	WriteStallTimeout time.Duration // a client that takes nothing of its answer
+	CleanupTimeout    time.Duration // how long unregistering, and who follows it, waits
+	DrainDelay        time.Duration // not ready, still serving, before the drain begins
+	DrainTimeout      time.Duration // the drain itself
+
+	LogLevel  slog.Level
+	LogFormat string // one of logFormats
+	LogQueue  int    // lines
+
+	MetricsMaxStreams int // streams with series of their own
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{
+		Listen:  "127.0.0.1:8090",
+		KVIndex: shard.Kinds[0],
+
+		MaxStreams:      shard.MaxHolders,
+		MaxBodyBytes:    8 << 20,
+		MaxConnections:  8_192,
+		MaxOrphanBlocks: 65_536,
+		MaxOrphanBytes:  64 << 20,
+		MaxHeldBatches:  16_384,
+		MaxHeldBytes:    64 << 20,
+		MaxFrameBytes:   16 << 20,
+
+		ReplayTries:   3,
+		RetryDelay:    200 * time.Millisecond,
+		ResyncDelay:   30 * time.Second,
+		ConnectPeriod: 30 * time.Second,
+
+		ReadTimeout:       30 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		WriteStallTimeout: 30 * time.Second,
+		CleanupTimeout:    10 * time.Second,
+		DrainTimeout:      10 * time.Second,
+
+		LogFormat: logFormats[0],
+		LogQueue:  4_096,
+
+		MetricsMaxStreams: 2_048,
+	}
+}
+
+func (c *Config) feedLimits() FeedLimits {
+	return FeedLimits{
+		HeldBatches:   c.MaxHeldBatches,
+		HeldBytes:     int(c.MaxHeldBytes),
+		ReplayTries:   c.ReplayTries,
+		RetryDelay:    c.RetryDelay,
+		ResyncDelay:   c.ResyncDelay,
+		ConnectPeriod: c.ConnectPeriod,
+	}
+}
+
+func (c *Config) shardOptions() shard.Options {
+	return shard.Options{
+		MaxOrphanBlocks: uint64(c.MaxOrphanBlocks),
+		MaxOrphanBytes:  uint64(c.MaxOrphanBytes),
+		ArenaBytes:      uint64(c.ArenaBytes),
+	}
+}
+
+// Validate returns all faults of c, each naming its option; nil where there is
+// none.
+func (c *Config) Validate() []error {
+	var faults []error
+	for _, o := range c.options() {
+		if err := o.set(o.value()); err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", o.name, err))
+		}
+	}
+	return append(faults, c.workerFaults()...)
+}
+
+// workerFaults returns what is wrong with the workers, alone and together.
+func (c *Config) workerFaults() []error {
+	var faults []error
+	seen := map[rankKey]bool{}
+	sizes := map[modelName]int{}
+	streams := 0
+	for i := range c.Workers {
+		r := &c.Workers[i]
+		bad := r.Validate()
+		for _, err := range bad {
+			faults = append(faults, fmt.Errorf("worker %s: %w", r.Instance, err))
+		}
+		if len(bad) > 0 {
+			continue
+		}
+		if size, ok := sizes[r.name()]; ok && size != r.BlockSize {
+			faults = append(faults, fmt.Errorf("worker %s: block_size: must be %d, as for the model's other workers", r.Instance, size))
+		}
+		sizes[r.name()] = r.BlockSize
+		for k := range max(r.Ranks, 1) {
+			key := rankKey{r.name(), r.Instance.text, r.Rank + k}
+			if seen[key] {
+				faults = append(faults, fmt.Errorf("worker %s: dp_rank: %d is given twice", r.Instance, key.rank))
+			}
+			seen[key] = true
+			streams++
+		}
+	}
+	if streams > c.MaxStreams {
+		faults = append(faults, fmt.Errorf("worker: %d streams are over max-streams, %d", streams, c.MaxStreams))
+	}
+	return faults
+}
+
+// option is one setting: how it is called, read and shown. set checks what it
+// is given, so that a fault is found where it was made.
+type option struct {
+	name, usage string
+	value       func() string
+	set         func(string) error
+}
+
+// options lists every setting of c but the workers, in the order they are shown.
+func (c *Config) options() []option {
+	const maxBytes = 1 << 46 // 64 TiB
+	return []option{
+		{"listen", "HTTP address, host:port; port 0 takes a free one", func() string { return c.Listen }, func(s string) error {
+			if _, port, err := net.SplitHostPort(s); err != nil {
+				return fmt.Errorf("%q must be host:port", s)
+			} else if n, err := strconv.ParseUint(port, 10, 16); err != nil {
+				return fmt.Errorf("%q: the port must be 0 to 65535", s)
+			} else if n == 0 && port != "0" {
+				return fmt.Errorf("%q: the port must be 0 to 65535", s)
+			}
+			c.Listen = s
+			return nil
+		}},
+		choice("kv-index", "index that answers lookups: "+strings.Join(shard.Kinds, ", "), &c.KVIndex, shard.Kinds),
+		count("max-streams", "(worker, rank) streams at once", &c.MaxStreams, 1, shard.MaxHolders),
+		size("max-body-bytes", "HTTP request body", &c.MaxBodyBytes, 1<<10, 1<<30),
+		count("max-connections", "HTTP connections at once", &c.MaxConnections, 1, 1<<20),
+		count("max-orphan-blocks", "blocks of one stream that may wait for a parent", &c.MaxOrphanBlocks, 1, 1<<31-1),
+		size("max-orphan-bytes", "memory of one stream's waiting blocks", &c.MaxOrphanBytes, 1<<10, maxBytes),
+		count("max-held-batches", "live batches of one stream that may wait behind a gap", &c.MaxHeldBatches, 1, 1<<24),
+		size("max-held-bytes", "memory of one stream's waiting batches", &c.MaxHeldBytes, 1<<10, maxBytes),
+		size("max-frame-bytes", "ZMQ frame; a longer one ends the connection", &c.MaxFrameBytes, 1<<10, 1<<31-1),
+		size("arena-bytes", "address space of the index's memory; 0: the index's default", &c.ArenaBytes, 0, maxBytes),
+		count("replay-tries", "fruitless replay requests before a gap is given up", &c.ReplayTries, 1, 1_000),
+		span("retry-delay", "before the second replay request, doubling", &c.RetryDelay, time.Millisecond, time.Hour),
+		span("resync-delay", "between tries to get back what was given up", &c.ResyncDelay, 10*time.Millisecond, 24*time.Hour),
+		span("connect-period", "without a connection before a stream is failed (it is retried all the same)", &c.ConnectPeriod, 10*time.Millisecond, 24*time.Hour),
+		span("read-timeout", "a whole HTTP request", &c.ReadTimeout, 10*time.Millisecond, time.Hour),
+		span("idle-timeout", "between two requests of one HTTP connection", &c.IdleTimeout, 10*time.Millisecond, 24*time.Hour),
+		span("write-stall-timeout", "a client that takes nothing of its answer", &c.WriteStallTimeout, 10*time.Millisecond, time.Hour),
+		span("cleanup-timeout", "how long /unregister, and a /register after it, waits for the old stream's end", &c.CleanupTimeout, 10*time.Millisecond, time.Hour),
+		span("drain-delay", "at shutdown: not ready but still serving, before the drain", &c.DrainDelay, 0, time.Hour),
+		span("drain-timeout", "at shutdown: how long requests and streams may take to end", &c.DrainTimeout, time.Millisecond, time.Hour),
+		{"log-level", "debug, info, warn, error", func() string { return strings.ToLower(c.LogLevel.String()) }, func(s string) error {
+			for _, l := range [...]slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
+				if strings.EqualFold(s, l.String()) {
+					c.LogLevel = l
+					return nil
+				}
+			}
+			return fmt.Errorf("%q must be one of debug, info, warn, error", s)
+		}},
+		choice("log-format", strings.Join(logFormats, " or "), &c.LogFormat, logFormats),
+		count("log-queue", "log lines that may wait for a slow sink; more are dropped and counted", &c.LogQueue, 1, 1<<20),
+		count("metrics-max-streams", "streams with metric series of their own; those registered after share one set", &c.MetricsMaxStreams, 0, shard.MaxHolders),
+	}
+}
+
+func choice(name, usage string, p *string, of []string) option {
+	return option{name, usage, func() string { return *p }, func(s string) error {
+		if s == "" {
+			return fmt.Errorf("must be one of %s", strings.Join(of, ", "))
+		}
+		if err := checkOneOf(s, of); err != nil {
+			return err
+		}
+		*p = s
+		return nil
+	}}
+}
+
+func count(name, usage string, p *int, lo, hi int) option {
+	return option{name, usage, func() string { return strconv.Itoa(*p) }, func(s string) error {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < lo || n > hi {
+			return fmt.Errorf("%q must be an integer from %d to %d", s, lo, hi)
+		}
+		*p = n
+		return nil
+	}}
+}
+
+// size takes plain numbers and KiB, MiB, GiB, TiB.
+func size(name, usage string, p *int64, lo, hi int64) option {
+	return option{name, usage, func() string { return formatSize(*p) }, func(s string) error {
+		n, ok := parseSize(s)
+		if !ok || n < lo || n > hi {
+			return fmt.Errorf("%q must be %s to %s, with or without KiB, MiB, GiB", s, formatSize(lo), formatSize(hi))
+		}
+		*p = n
+		return nil
+	}}
+}
+
+func span(name, usage string, p *time.Duration, lo, hi time.Duration) option {
+	return option{name, usage, func() string { return p.String() }, func(s string) error {
+		d, err := time.ParseDuration(s)
+		if err != nil || d < lo || d > hi {
+			return fmt.Errorf("%q must be a duration from %s to %s, such as 1.5s", s, lo, hi)
+		}
+		*p = d
+		return nil
+	}}
+}
+
+var sizeUnits = [...]string{"", "KiB", "MiB", "GiB", "TiB"}
+
+func parseSize(s string) (int64, bool) {
+	for i := len(sizeUnits) - 1; i >= 0; i-- {
+		digits, ok := strings.CutSuffix(s, sizeUnits[i])
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseUint(strings.TrimSpace(digits), 10, 63)
+		if err != nil || n > math.MaxInt64>>(10*i) {
+			return 0, false
+		}
+		return int64(n) << (10 * i), true
+	}
+	return 0, false
+}
+
+func formatSize(n int64) string {
+	unit := 0
+	for unit < len(sizeUnits)-1 && n != 0 && n%1024 == 0 {
+		n /= 1024
+		unit++
+	}
+	return strconv.FormatInt(n, 10) + sizeUnits[unit]
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package indexsrv
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/valyala/fasthttp"
+
+	"kindex/shard"
+)
+
+// maxDumps bounds the dumps under way: each holds one stream's content at a time.
+const maxDumps = 4
+
+// selection is what a dump or a digest is asked about.
+type selection struct {
+	models []modelSelection
+}
+
+// modelSelection is one model's workers, in the order of registration.
+type modelSelection struct {
+	model   *model
+	workers []*worker
+}
+
+// selectWorkers reads the query arguments model_name, routing_group, tenant_id
+// and instance_id; each left out means all.
+func (h *Host) selectWorkers(args *fasthttp.Args) (selection, error) {
+	arg := func(name string) string { return string(args.Peek(name)) }
+	name, group, tenant, instance := arg("model_name"), arg("routing_group"), arg("tenant_id"), arg("instance_id")
+	all := h.reg.workers(func(n modelName) bool {
+		return (name == "" || n.model == name) && (group == "" || n.group == group) && (tenant == "" || n.tenant == tenant)
+	})
+	if len(all) == 0 && name != "" {
+		return selection{}, refuse(ErrNotFound, "model_name: no worker is registered for model %q", name)
+	}
+	var sel selection
+	for _, w := range all {
+		if instance != "" && w.id.text != instance {
+			continue
+		}
+		i := slices.IndexFunc(sel.models, func(m modelSelection) bool { return m.model.name == w.model.name })
+		if i < 0 {
+			i = len(sel.models)
+			sel.models = append(sel.models, modelSelection{model: w.model})
+		}
+		sel.models[i].workers = append(sel.models[i].workers, w)
+	}
+	if len(sel.models) == 0 && instance != "" {
+		return sel, refuse(ErrNotFound, "instance_id: %q is not registered", instance)
+	}
+	return sel, nil
+}
+
+func (h *Host) serveDump(ctx *fasthttp.RequestCtx, _ *queryScratch) {
+	args := ctx.QueryArgs()
+	lines := false
+	switch format := string(args.Peek("format")); format {
+	case "", "json":
+	case "ndjson":
+		lines = true
+	default:
+		refuseHTTP(ctx, fasthttp.StatusBadRequest, "format: must be json or ndjson")
+		return
+	}
+	sel, err := h.selectWorkers(args)
+	if err != nil {
+		refuseErr(ctx, err)
+		return
+	}
+	ctx.SetContentType(contentJSON)
+	if lines {
+		ctx.SetContentType("application/x-ndjson")
+	}
+	if ctx.IsHead() {
+		return
+	}
+	select {
+	case h.dumps <- struct{}{}:
+	default:
+		refuseHTTP(ctx, fasthttp.StatusServiceUnavailable, fmt.Sprintf("busy: %d dumps are under way, try again", maxDumps))
+		return
+	}
+	ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
+		defer func() { <-h.dumps }()
+		if err := h.dump(w, &sel, lines); err != nil {
+			h.log.Info("dump cut short", "error", err) // the client went away
+		}
+	})
+}
+
+// dump writes the content of sel.
+func (h *Host) dump(w *bufio.Writer, sel *selection, lines bool) error {
+	d := &dumpWriter{w: w, lines: lines}
+	head := func(format string, args ...any) error {
+		_, err := fmt.Fprintf(w, format, args...)
+		return err
+	}
+	if !lines {
+		if err := head("{"); err != nil {
+			return err
+		}
+	}
+	for i := range sel.models {
+		m := &sel.models[i]
+		d.label, d.first = appendJSONString(nil, m.model.name.String()), true
+		if !lines {
+			comma := ","
+			if i == 0 {
+				comma = ""
+			}
+			if err := head(`%s%s:{"block_size":%d,"events":[`, comma, d.label, m.model.blockSize); err != nil {
+				return err
+			}
+		}
+		cursors, err := h.dumpModel(d, m)
+		if err != nil {
+			return err
+		}
+		if !lines {
+			if err := head(`],"streams":{%s}}`, cursors); err != nil {
+				return err
+			}
+		}
+	}
+	if !lines {
+		if err := head("}\n"); err != nil {
+			return err
+		}
+	}
+	return w.Flush()
+}
+
+// dumpModel writes the events of all streams of m, and returns the members of
+// the object that has their cursors.
+func (h *Host) dumpModel(d *dumpWriter, m *modelSelection) ([]byte, error) {
+	var cursors []byte
+	for _, wk := range m.workers {
+		var byRank []byte
+		for _, r := range *wk.ranks.Load() {
+			s, err := r.snapshot(h.idx)
+			if errors.Is(err, shard.ErrUnknownHolder) {
+				continue // unregistered meanwhile
+			}
+			if err != nil {
+				return nil, err
+			}
+			if len(byRank) > 0 {
+				byRank = append(byRank, ',')
+			}
+			at := len(byRank)
+			byRank = append(append(byRank, r.key...), ':')
+			byRank = appendCursor(byRank, &s.status)
+			if d.lines {
+				if _, err := fmt.Fprintf(d.w, "{\"model\":%s,\"block_size\":%d,\"streams\":{%s:{%s}}}\n",
+					d.label, m.model.blockSize, wk.key, byRank[at:]); err != nil {
+					return nil, err
+				}
+			}
+			if err := d.stream(r, &s); err != nil {
+				return nil, err
+			}
+		}
+		if len(byRank) == 0 {
+			continue
+		}
+		if len(cursors) > 0 {
+			cursors = append(cursors, ',')
+		}
+		cursors = append(append(append(cursors, wk.key...), ":{"...), byRank...)
+		cursors = append(cursors, '}')
+	}
+	return cursors, nil
+}
+
+func (h *Host) serveDigest(ctx *fasthttp.RequestCtx, _ *queryScratch) {
+	sel, err := h.selectWorkers(ctx.QueryArgs())
+	if err != nil {
+		refuseErr(ctx, err)
+		return
+	}
+	out := map[string]map[string]map[string]string{}
+	for i := range sel.models {
+		m := &sel.models[i]
+		byInstance := map[string]map[string]string{}
+		for _, w := range m.workers {
+			byRank := map[string]string{}
+			for _, r := range *w.ranks.Load() {
+				if digest, err := r.digest(h.idx); err == nil {
+					byRank[fmt.Sprint(r.number)] = fmt.Sprintf("%016x", digest)
+				}
+			}
+			if len(byRank) > 0 {
+				byInstance[w.id.text] = byRank
+			}
+		}
+		out[m.model.name.String()] = byInstance
+	}
+	replyValue(ctx, fasthttp.StatusOK, out)
+}
+
+// digest returns the digest of r's content between two batches.
+func (r *rank) digest(idx *Writer) (d uint64, err error) {
+	r.stream.between(func(StreamStatus) { d, err = shard.Digest(idx, r.holder) })
+	return d, err
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: HTTP, or a program that embeds the host. After: the registry (streams
+// in) and the index (lookups).
+
+package indexsrv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"kindex/shard"
+)
+
+// Host is one index host: registry, index, and the HTTP server before them.
+//
+// Users: New, then Serve until its context ends. A program that embeds a host
+// without HTTP calls New and, at the end, Close.
+//
+// Concurrency: any goroutine.
+type Host struct {
+	cfg Config
+	log *slog.Logger
+	idx *Writer
+	src source
+	reg *registry
+	met *metrics
+
+	logSink *LogSink // nil where the caller brought a logger of its own
+
+	server   *fasthttp.Server
+	ln       net.Listener
+	draining atomic.Bool
+	dumps    chan struct{} // one token for each dump under way
+	scratch  sync.Pool     // *queryScratch
+
+	scratches atomic.Uint32 // made so far
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// New returns a host with an empty index and no stream. The workers that cfg
+// names are registered by Serve.
+func New(cfg Config, log *slog.Logger) (*Host, error) {
+	if err := errors.Join(cfg.Validate()...); err != nil {
+		return nil, err
+	}
+	src, err := newZMQSource(zmqOptions{MaxFrame: cfg.MaxFrameBytes})
+	if err != nil {
+		return nil, err
+	}
+	return newHost(cfg, src, log)
+}
+
+// newHost is New over any source.
+func newHost(cfg Config, src source, log *slog.Logger) (*Host, error) {
+	idx, err := shard.New(cfg.KVIndex, cfg.shardOptions())
+	if err != nil {
+		return nil, fmt.Errorf("kv-index: %w", err)
+	}
+	h := &Host{cfg: cfg, log: log, idx: NewWriter(idx), src: src, dumps: make(chan struct{}, maxDumps)}
+	h.scratch.New = func() any { return newQueryScratch(int(h.scratches.Add(1))) }
+	h.met = newMetrics(h)
+	h.reg = newRegistry(&h.cfg, h.idx, src, h.met.streamHooks, log)
+	h.server = h.newServer()
+	return h, nil
+}
+
+// Register subscribes to an engine's streams. It returns when they are
+// registered, which is before they are connected. Refusals satisfy errors.Is
+// with ErrInvalid, ErrConflict or ErrUnavailable.
+func (h *Host) Register(ctx context.Context, r Registration) error { return h.reg.register(ctx, &r) }
+
+// Unregister takes out a whole instance of the model and group that r names, or
+// only r.Rank where oneRank is set. When it returns nil, nothing of it is left.
+func (h *Host) Unregister(ctx context.Context, r Registration, oneRank bool) error {
+	return h.reg.unregister(ctx, &unregistration{
+		instance: r.Instance, model: r.Model, group: r.RoutingGroup, tenant: r.Tenant,
+		rank: r.Rank, oneRankOnly: oneRank,
+	})
+}
+
+// Listen takes the configured address, so that a taken one is known before
+// anything starts. Serve calls it where the caller has not.
+func (h *Host) Listen() error {
+	if h.ln != nil {
+		return nil
+	}
+	ln, err := net.Listen("tcp", h.cfg.Listen)
+	if err != nil {
+		return err // names the address and what is wrong with it
+	}
+	h.ln = ln
+	return nil
+}
+
+// Addr returns the address that Listen took.
+func (h *Host) Addr() net.Addr { return h.ln.Addr() }
+
+// Serve registers the configured workers and answers until ctx ends. Then it
+// drains: not ready, requests finished, streams stopped, each bounded by the
+// configured time.
+//
+// Errors: what kept it from serving; nil after a drain, also one cut short.
+func (h *Host) Serve(ctx context.Context) error {
+	if err := h.Listen(); err != nil {
+		return err
+	}
+	for i := range h.cfg.Workers {
+		if err := h.Register(ctx, h.cfg.Workers[i]); err != nil {
+			return errors.Join(fmt.Errorf("worker %s: %w", h.cfg.Workers[i].Instance, err), h.ln.Close(), h.Close())
+		}
+	}
+	h.warnIfOpen()
+	h.log.Info("serving", "url", "http://"+h.Addr().String(), "index", h.cfg.KVIndex, "workers", len(h.cfg.Workers))
+	served := make(chan error, 1)
+	go func() { served <- h.server.Serve(&stallListener{h.ln, h.cfg.WriteStallTimeout}) }()
+	select {
+	case err := <-served:
+		return errors.Join(err, h.Close())
+	case <-ctx.Done():
+	}
+	h.drain()
+	<-served
+	return h.Close()
+}
+
+// warnIfOpen says when others than this machine can reach the host: it has no
+// authentication.
+func (h *Host) warnIfOpen() {
+	if a, ok := h.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
+		h.log.Warn("listening beyond loopback without authentication: whoever reaches this port can register and read",
+			"listen", h.cfg.Listen)
+	}
+}
+
+// drain ends the HTTP side: readiness first, then requests.
+func (h *Host) drain() {
+	h.draining.Store(true)
+	if h.cfg.DrainDelay > 0 {
+		t := time.NewTimer(h.cfg.DrainDelay)
+		<-t.C
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.DrainTimeout)
+	defer cancel()
+	if err := h.server.ShutdownWithContext(ctx); err != nil {
+		h.log.Warn("requests cut short", "error", err)
+	}
+}
+
+// Close stops all streams, bounded by the drain timeout, and refuses
+// registrations from then on.
+func (h *Host) Close() error {
+	h.closeOnce.Do(func() {
+		h.draining.Store(true)
+		ctx, cancel := context.WithTimeout(context.Background(), h.cfg.DrainTimeout)
+		defer cancel()
+		if h.closeErr = h.reg.stop(ctx); h.closeErr != nil {
+			return // the source still has taps: it cannot be closed
+		}
+		h.closeErr = h.src.close()
+	})
+	return h.closeErr
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: the HTTP handler, or a program that embeds the host. After: the
+// index's lookup; the registry says whom its holders stand for.
+
+package indexsrv
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"time"
+
+	"kindex/internal/kv"
+	"kindex/shard"
+)
+
+// queryScratch is what one query needs besides its request. Queries take one
+// from a pool, so that a query of any length allocates nothing.
+type queryScratch struct {
+	body []byte // the request's
+	out  []byte // the answer's
+	scan scanner
+
+	stripe             int     // of the histograms
+	fields, hashFields []field // of /query and of /query_by_hash
+
+	// The query.
+	model, group, tenant []byte
+	lora, salt           []byte
+	tokens               []uint32
+	hashes               []kv.ContentHash
+	extra                extraKeys
+	instances            [][]byte // sorted; only these, where filtered
+	filtered             bool
+	maxResults           int // 0: all
+
+	// The answer.
+	matches []kv.Match
+	hits    []hit
+	rows    []row
+}
+
+// hit is one rank's part of an answer, in blocks.
+type hit struct {
+	*rank
+	device, host, any uint32
+}
+
+// row is one instance's part of an answer: its hits and their greatest depths,
+// in blocks.
+type row struct {
+	*worker
+	hits              []hit
+	device, host, any uint32
+}
+
+// maxKeptBytes is how much of a large request's memory the pool keeps; what is
+// larger goes with its request.
+const maxKeptBytes = 1 << 20
+
+func newQueryScratch(stripe int) *queryScratch {
+	q := &queryScratch{stripe: stripe}
+	q.fields = append(q.commonFields(), field{"token_ids", true, q.readTokens})
+	q.hashFields = append(q.commonFields(), field{"block_hashes", true, q.readHashes})
+	return q
+}
+
+func (h *Host) putScratch(q *queryScratch) {
+	if cap(q.body)+4*cap(q.tokens)+8*cap(q.hashes)+cap(q.out)+16*cap(q.matches)+32*cap(q.hits) > maxKeptBytes {
+		return
+	}
+	clear(q.hits) // hold no unregistered rank
+	clear(q.rows)
+	h.scratch.Put(q)
+}
+
+// reset empties the query, not the body.
+func (q *queryScratch) reset() {
+	q.scan.reset(q.body)
+	q.model, q.group, q.tenant, q.lora, q.salt = nil, nil, nil, nil, nil
+	q.tokens, q.hashes = q.tokens[:0], q.hashes[:0]
+	q.extra.reset()
+	q.instances, q.filtered, q.maxResults = q.instances[:0], false, 0
+	q.matches, q.hits, q.rows = q.matches[:0], q.hits[:0], q.rows[:0]
+}
+
+// ask answers q, whose chain is tokens, or hashes where byHash is set, into
+// q.rows: deepest first where they are limited, else in order of registration.
+func (h *Host) ask(q *queryScratch, byHash bool) (blockSize int, err error) {
+	group, tenant := q.group, q.tenant
+	if len(group) == 0 {
+		group = defaultGroupBytes
+	}
+	if len(tenant) == 0 {
+		tenant = defaultGroupBytes
+	}
+	// Written out so that the key costs no allocation.
+	m := (*h.reg.models.Load())[modelName{tenant: string(tenant), model: string(q.model), group: string(group)}]
+	if m == nil {
+		return 0, refuse(ErrNotFound, "model_name: no worker is registered for model %q in routing group %q%s",
+			q.model, group, ofTenant(tenant))
+	}
+	if q.filtered {
+		slices.SortFunc(q.instances, bytes.Compare)
+	}
+	seed := kv.ContentSeed(string(q.lora), string(q.salt))
+	if byHash {
+		err = q.foldExtra(seed)
+	} else {
+		err = q.hashTokens(seed, m.blockSize)
+	}
+	if err != nil || len(q.hashes) == 0 {
+		return m.blockSize, err
+	}
+	start := time.Now()
+	q.matches = h.idx.Lookup(m.key.Namespace(seed), q.hashes, q.matches)
+	h.met.lookup.observe(q.stripe, time.Since(start))
+	h.collect(q)
+	return m.blockSize, nil
+}
+
+var defaultGroupBytes = []byte(defaultGroup)
+
+func ofTenant(tenant []byte) string {
+	if string(tenant) == defaultGroup {
+		return ""
+	}
+	return " of tenant " + string(appendJSONString(nil, tenant))
+}
+
+// hashTokens makes q.hashes of the whole blocks of q.tokens. A tail that fills
+// no block is no block.
+func (q *queryScratch) hashTokens(seed uint64, blockSize int) error {
+	n := len(q.tokens) / blockSize
+	extra, err := q.extra.perBlock(n, len(q.tokens)%blockSize != 0)
+	if err != nil {
+		return err
+	}
+	b := kv.Blocks{Tokens: q.tokens[:n*blockSize], BlockSize: blockSize, Extra: extra}
+	q.hashes = b.AppendHashes(q.hashes, seed)
+	return nil
+}
+
+// foldExtra adds the extra keys to hashes made of tokens alone.
+func (q *queryScratch) foldExtra(seed uint64) error {
+	extra, err := q.extra.perBlock(len(q.hashes), false)
+	if err != nil {
+		return err
+	}
+	for i, e := range extra {
+		if len(e) > 0 {
+			q.hashes[i] = kv.HashExtra(seed, q.hashes[i], e)
+		}
+	}
+	return nil
+}
+
+// collect turns matches into rows.
+func (h *Host) collect(q *queryScratch) {
+	for _, m := range q.matches {
+		// A holder without a rank was unregistered while the index was asked.
+		if r := h.reg.holders.get(shard.Holder(m.Holder)); r != nil && q.wants(r.worker) {
+			q.hits = append(q.hits, hit{r, m.Device, m.Host, m.Any})
+		}
+	}
+	slices.SortFunc(q.hits, func(a, b hit) int {
+		if c := cmp.Compare(a.worker.order, b.worker.order); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.number, b.number)
+	})
+	for i, t := range q.hits {
+		if i == 0 || q.hits[i-1].worker != t.worker {
+			q.rows = append(q.rows, row{worker: t.worker, hits: q.hits[i:i]})
+		}
+		r := &q.rows[len(q.rows)-1]
+		r.hits = r.hits[:len(r.hits)+1]
+		r.device, r.host, r.any = max(r.device, t.device), max(r.host, t.host), max(r.any, t.any)
+	}
+	if q.maxResults == 0 || len(q.rows) <= q.maxResults {
+		return
+	}
+	slices.SortFunc(q.rows, func(a, b row) int {
+		return cmp.Or(cmp.Compare(b.any, a.any), cmp.Compare(b.host, a.host), cmp.Compare(b.device, a.device),
+			cmp.Compare(a.worker.order, b.worker.order))
+	})
+	q.rows = q.rows[:q.maxResults]
+}
+
+// wants reports whether w is among the instances asked about.
+func (q *queryScratch) wants(w *worker) bool {
+	if !q.filtered {
+		return true
+	}
+	_, ok := slices.BinarySearchFunc(q.instances, w.id.text, compareBytesString)
+	return ok
+}
+
+func compareBytesString(b []byte, s string) int {
+	n := min(len(b), len(s))
+	for i := range n {
+		if c := cmp.Compare(b[i], s[i]); c != 0 {
+			return c
+		}
+	}
+	return cmp.Compare(len(b), len(s))
+}

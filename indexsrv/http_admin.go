@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package indexsrv
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+)
+
+func (h *Host) serveRegister(ctx *fasthttp.RequestCtx, q *queryScratch) {
+	r, err := decodeRegistration(&q.scan, q.body)
+	if err == nil {
+		err = h.Register(context.Background(), r) // bounded by the cleanup timeout
+	}
+	if err != nil {
+		refuseErr(ctx, err)
+		return
+	}
+	replyJSON(ctx, fasthttp.StatusCreated, []byte(`{"status":"ok"}`))
+}
+
+func (h *Host) serveUnregister(ctx *fasthttp.RequestCtx, q *queryScratch) {
+	u, err := decodeUnregistration(&q.scan, q.body)
+	if err == nil {
+		err = h.reg.unregister(context.Background(), &u) // bounded as above
+	}
+	if err != nil {
+		refuseErr(ctx, err)
+		return
+	}
+	replyJSON(ctx, fasthttp.StatusOK, []byte(`{"status":"ok"}`))
+}
+
+// decodeRegistration reads the body of /register.
+func decodeRegistration(s *scanner, body []byte) (Registration, error) {
+	var r Registration
+	s.reset(body)
+	err := s.object([]field{
+		idInto(s, &r.Instance),
+		textInto(s, "endpoint", true, &r.Endpoint),
+		textInto(s, "replay_endpoint", false, &r.ReplayEndpoint),
+		textInto(s, "model_name", true, &r.Model),
+		intInto(s, "block_size", true, 1, maxBlockSize, &r.BlockSize),
+		intInto(s, "dp_rank", false, 0, maxRank, &r.Rank),
+		intInto(s, "dp_size", false, 1, maxRanks, &r.Ranks),
+		textInto(s, "routing_group", false, &r.RoutingGroup),
+		textInto(s, "tenant_id", false, &r.Tenant),
+		textInto(s, "engine", false, &r.Engine),
+		textInto(s, "source", false, &r.Source),
+	})
+	return r, err
+}
+
+// decodeUnregistration reads the body of /unregister.
+func decodeUnregistration(s *scanner, body []byte) (unregistration, error) {
+	u := unregistration{rank: -1}
+	s.reset(body)
+	err := s.object([]field{
+		idInto(s, &u.instance),
+		textInto(s, "model_name", true, &u.model),
+		textInto(s, "routing_group", false, &u.group),
+		textInto(s, "tenant_id", false, &u.tenant),
+		intInto(s, "dp_rank", false, 0, maxRank, &u.rank),
+	})
+	u.oneRankOnly = u.rank >= 0
+	return u, err
+}
+
+func idInto(s *scanner, p *InstanceID) field {
+	return field{"instance_id", true, func(name string) error {
+		id, number, err := s.idField(name)
+		*p = InstanceID{string(id), number}
+		return err
+	}}
+}
+
+func textInto(s *scanner, name string, required bool, p *string) field {
+	return field{name, required, func(name string) error {
+		t, err := s.textField(name)
+		*p = string(t)
+		return err
+	}}
+}
+
+func intInto(s *scanner, name string, required bool, lo, hi uint64, p *int) field {
+	return field{name, required, func(name string) error {
+		n, err := s.intField(name, lo, hi)
+		*p = int(n)
+		return err
+	}}
+}
+
+// Listener is one stream as /workers shows it.
+type Listener struct {
+	Endpoint    string            `json:"endpoint"`
+	Status      string            `json:"status"`
+	LastSeq     *uint64           `json:"last_seq"` // null until a batch was admitted
+	Epoch       uint64            `json:"epoch"`
+	Gaps        uint64            `json:"gaps"`
+	Recovered   uint64            `json:"recovered_batches"`
+	Lost        uint64            `json:"lost_batches"`
+	Restarts    uint64            `json:"restarts"`
+	Duplicates  uint64            `json:"duplicates"`
+	Orphans     uint64            `json:"orphans"`
+	Memberships uint64            `json:"memberships"`
+	Dropped     map[string]uint64 `json:"dropped"`
+	LastError   string            `json:"last_error"`
+}
+
+// Worker is one instance as /workers shows it.
+type Worker struct {
+	Instance  json.RawMessage     `json:"instance_id"` // as it was given
+	Source    string              `json:"source"`
+	Status    string              `json:"status"` // the worst of its listeners'
+	Model     string              `json:"model_name"`
+	Group     string              `json:"routing_group"`
+	Tenant    string              `json:"tenant_id,omitempty"` // left out where it is the default
+	BlockSize int                 `json:"block_size"`
+	Endpoints map[string]string   `json:"endpoints"` // by rank
+	Listeners map[string]Listener `json:"listeners"` // by rank
+}
+
+// Workers describes the registered instances in the order of registration, all
+// of them or those of one model, of one routing group.
+func (h *Host) Workers(model, group string) []Worker {
+	ws := h.reg.workers(func(n modelName) bool {
+		return (model == "" || n.model == model) && (group == "" || n.group == group)
+	})
+	out := make([]Worker, 0, len(ws))
+	for _, w := range ws {
+		out = append(out, describe(w))
+	}
+	return out
+}
+
+func describe(w *worker) Worker {
+	n := w.model.name
+	d := Worker{
+		Instance: w.shown, Source: sources[0], Model: n.model, Group: n.group, BlockSize: w.model.blockSize,
+		Endpoints: map[string]string{}, Listeners: map[string]Listener{},
+	}
+	if n.tenant != defaultGroup {
+		d.Tenant = n.tenant
+	}
+	worst := StateActive
+	for _, r := range *w.ranks.Load() {
+		st := r.stream.status()
+		l := Listener{
+			Endpoint: r.cfg.Endpoint, Status: st.State.String(), Epoch: st.Epoch,
+			Gaps: st.Gaps, Recovered: st.Recovered, Lost: st.Lost, Restarts: st.Restarts, Duplicates: st.Duplicates,
+			Orphans: st.Orphans, Memberships: st.Memberships, Dropped: st.Dropped, LastError: st.LastError,
+		}
+		if st.HasSeq {
+			l.LastSeq = &st.LastSeq
+		}
+		worst = max(worst, st.State)
+		key := strconv.Itoa(r.number)
+		d.Endpoints[key] = r.cfg.Endpoint
+		d.Listeners[key] = l
+	}
+	d.Status = worst.String()
+	return d
+}
+
+func (h *Host) serveWorkers(ctx *fasthttp.RequestCtx, _ *queryScratch) {
+	args := ctx.QueryArgs()
+	replyValue(ctx, fasthttp.StatusOK, h.Workers(string(args.Peek("model_name")), string(args.Peek("routing_group"))))
+}
+
+// replyValue answers with v as JSON.
+func replyValue(ctx *fasthttp.RequestCtx, status int, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("BUG: indexsrv: an answer is no JSON: " + err.Error())
+	}
+	replyJSON(ctx, status, b)
+}
+
+// maxUnready bounds the streams that an answer of /readyz names.
+const maxUnready = 16
+
+// Unready returns why the host is not ready, one line for each stream that is
+// not exact and not given up on; nil: it is ready.
+func (h *Host) Unready() []string {
+	if h.draining.Load() {
+		return []string{"draining"}
+	}
+	var why []string
+	for _, w := range h.reg.workers(nil) {
+		for _, r := range *w.ranks.Load() {
+			if r.stream.current() == StateActive {
+				continue
+			}
+			st := r.stream.status()
+			if st.State == StateActive || st.State == StateFailed || st.State == StateDegraded && !st.Repairing {
+				continue
+			}
+			line := fmt.Sprintf("%s instance %s dp_rank %d: %s", w.model.name, w.id, r.number, st.State)
+			if st.LastError != "" {
+				line += ": " + st.LastError
+			}
+			why = append(why, line)
+		}
+	}
+	return why
+}
+
+func (h *Host) serveReady(ctx *fasthttp.RequestCtx, _ *queryScratch) {
+	why := h.Unready()
+	if len(why) == 0 {
+		replyJSON(ctx, fasthttp.StatusOK, []byte(`{"status":"ready"}`))
+		return
+	}
+	text := "not ready: " + why[0]
+	if len(why) > 1 {
+		text = fmt.Sprintf("not ready: %d streams are not exact yet", len(why))
+	}
+	replyValue(ctx, fasthttp.StatusServiceUnavailable, struct {
+		Error   string   `json:"error"`
+		Streams []string `json:"streams"`
+	}{text, slices.Clip(why[:min(len(why), maxUnready)])})
+}

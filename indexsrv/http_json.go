@@ -1,0 +1,596 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: the HTTP handler, with a request's body. After: the query, or the
+// registration, that the body describes.
+
+package indexsrv
+
+import (
+	"math"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// maxNesting bounds how deep unknown values may be nested.
+const maxNesting = 64
+
+// scanner reads one JSON text from front to back, without building values: the
+// integer arrays of a query, thousands of tokens long, go straight into slices.
+// It accepts exactly the JSON of RFC 8259 in UTF-8, nested no deeper than
+// maxNesting, and names the field in every refusal.
+//
+// Concurrency: one goroutine. Cost: no allocation but in refusals.
+type scanner struct {
+	b    []byte
+	i    int
+	strs []byte // strings that had escapes, decoded
+}
+
+func (s *scanner) reset(b []byte) {
+	s.b, s.i, s.strs = b, 0, s.strs[:0]
+}
+
+// malformed says where the text stops being JSON.
+func (s *scanner) malformed(want string) error {
+	if s.i >= len(s.b) {
+		return refuse(ErrInvalid, "body: not JSON: it ends where %s must follow", want)
+	}
+	return refuse(ErrInvalid, "body: not JSON at byte %d: %s must stand there, not %q", s.i, want, s.b[s.i])
+}
+
+// space skips white space and returns the byte after it, or 0 at the end. A NUL
+// byte is never part of JSON outside of strings, so 0 is refused everywhere.
+func (s *scanner) space() byte {
+	for ; s.i < len(s.b); s.i++ {
+		switch c := s.b[s.i]; c {
+		case ' ', '\t', '\n', '\r':
+		default:
+			return c
+		}
+	}
+	return 0
+}
+
+// take skips c if it comes next, white space aside.
+func (s *scanner) take(c byte) bool {
+	if s.space() != c {
+		return false
+	}
+	s.i++
+	return true
+}
+
+// field is one member that an object may have.
+type field struct {
+	name     string
+	required bool
+	read     func(name string) error // reads the value, which is not null
+}
+
+// object reads the whole text as one object with the given fields. Unknown
+// members are skipped, null is as if absent, and a field given twice is refused.
+func (s *scanner) object(fields []field) error {
+	if len(fields) > 64 {
+		panic("BUG: indexsrv: over 64 fields")
+	}
+	if !s.take('{') {
+		if s.space() == 0 && s.i >= len(s.b) {
+			return refuse(ErrInvalid, "body: is empty: it must be a JSON object")
+		}
+		return s.notAnObject()
+	}
+	var met, given uint64
+	for first := true; ; first = false {
+		done, err := s.next(first, '}')
+		if err != nil {
+			return err
+		}
+		if done {
+			break
+		}
+		key, err := s.text()
+		if err != nil {
+			return err
+		}
+		if !s.take(':') {
+			return s.malformed("a colon")
+		}
+		f := fieldOf(fields, key)
+		if f < 0 {
+			if err := s.skip(maxNesting - 1); err != nil {
+				return err
+			}
+			continue
+		}
+		if met&(1<<f) != 0 {
+			return refuse(ErrInvalid, "%s: is given twice", fields[f].name)
+		}
+		met |= 1 << f
+		if s.space() == 'n' {
+			if err := s.literal("null"); err != nil {
+				return err
+			}
+			continue
+		}
+		given |= 1 << f
+		if err := fields[f].read(fields[f].name); err != nil {
+			return err
+		}
+	}
+	if s.space(); s.i < len(s.b) {
+		return s.malformed("the end")
+	}
+	for f := range fields {
+		if fields[f].required && given&(1<<f) == 0 {
+			return refuse(ErrInvalid, "%s: is missing", fields[f].name)
+		}
+	}
+	return nil
+}
+
+// notAnObject tells JSON of another kind from what is no JSON at all.
+func (s *scanner) notAnObject() error {
+	if err := s.skip(maxNesting); err != nil {
+		return err
+	}
+	return refuse(ErrInvalid, "body: must be a JSON object")
+}
+
+func fieldOf(fields []field, key []byte) int {
+	for f := range fields {
+		if string(key) == fields[f].name {
+			return f
+		}
+	}
+	return -1
+}
+
+// next moves to the next member of an object or array, or past its end.
+func (s *scanner) next(first bool, end byte) (done bool, err error) {
+	switch c := s.space(); {
+	case c == end:
+		s.i++
+		return true, nil
+	case first:
+		return false, nil
+	case c == ',':
+		s.i++
+		return false, nil
+	}
+	return false, s.malformed(`"," or "` + string(rune(end)) + `"`)
+}
+
+func (s *scanner) literal(word string) error {
+	if len(s.b)-s.i >= len(word) && string(s.b[s.i:s.i+len(word)]) == word {
+		s.i += len(word)
+		return nil
+	}
+	return s.malformed(word)
+}
+
+// text reads a string. The result is valid until reset.
+func (s *scanner) text() ([]byte, error) {
+	if !s.take('"') {
+		return nil, s.malformed("a string")
+	}
+	start := s.i
+	for s.i < len(s.b) {
+		switch c := s.b[s.i]; {
+		case c == '"':
+			s.i++
+			return s.b[start : s.i-1], nil
+		case c == '\\':
+			return s.escaped(start)
+		case c < ' ':
+			return nil, s.malformed("no control character")
+		case c < utf8.RuneSelf:
+			s.i++
+		default:
+			if err := s.multibyte(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return nil, s.malformed("a quote")
+}
+
+// multibyte skips one character of several bytes.
+func (s *scanner) multibyte() error {
+	r, n := utf8.DecodeRune(s.b[s.i:])
+	if r == utf8.RuneError && n == 1 {
+		return refuse(ErrInvalid, "body: not UTF-8 at byte %d", s.i)
+	}
+	s.i += n
+	return nil
+}
+
+// escaped reads on in a string that began at start and has an escape at i.
+func (s *scanner) escaped(start int) ([]byte, error) {
+	from := len(s.strs)
+	s.strs = append(s.strs, s.b[start:s.i]...)
+	for s.i < len(s.b) {
+		switch c := s.b[s.i]; {
+		case c == '"':
+			s.i++
+			return s.strs[from:], nil
+		case c == '\\':
+			if err := s.escape(); err != nil {
+				return nil, err
+			}
+		case c < ' ':
+			return nil, s.malformed("no control character")
+		default:
+			at := s.i
+			if c < utf8.RuneSelf {
+				s.i++
+			} else if err := s.multibyte(); err != nil {
+				return nil, err
+			}
+			s.strs = append(s.strs, s.b[at:s.i]...)
+		}
+	}
+	return nil, s.malformed("a quote")
+}
+
+// unescaped is what each one-letter escape stands for.
+var unescaped = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+
+// escape decodes one escape into strs.
+func (s *scanner) escape() error {
+	s.i++
+	if s.i >= len(s.b) {
+		return s.malformed("an escape")
+	}
+	c := s.b[s.i]
+	if plain := unescaped[c]; plain != 0 {
+		s.i++
+		s.strs = append(s.strs, plain)
+		return nil
+	}
+	if c != 'u' {
+		return s.malformed("an escape")
+	}
+	at := s.i - 1
+	s.i++
+	r, err := s.hex4()
+	if err != nil {
+		return err
+	}
+	if utf16.IsSurrogate(r) {
+		low := rune(-1)
+		if s.i+1 < len(s.b) && s.b[s.i] == '\\' && s.b[s.i+1] == 'u' {
+			s.i += 2
+			if low, err = s.hex4(); err != nil {
+				return err
+			}
+		}
+		if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
+			return refuse(ErrInvalid, "body: half a surrogate pair at byte %d", at)
+		}
+	}
+	s.strs = utf8.AppendRune(s.strs, r)
+	return nil
+}
+
+func (s *scanner) hex4() (rune, error) {
+	var r rune
+	for range 4 {
+		c := byte(0)
+		if s.i < len(s.b) {
+			c = s.b[s.i]
+		}
+		switch {
+		case '0' <= c && c <= '9':
+			r = r<<4 | rune(c-'0')
+		case 'a' <= c|0x20 && c|0x20 <= 'f':
+			r = r<<4 | rune(c|0x20-'a'+10)
+		default:
+			return 0, s.malformed("a hexadecimal digit")
+		}
+		s.i++
+	}
+	return r, nil
+}
+
+// skip reads over one value of any kind, nested no deeper than depth.
+func (s *scanner) skip(depth int) error {
+	switch c := s.space(); {
+	case c == '{' || c == '[':
+		if depth == 0 {
+			return refuse(ErrInvalid, "body: nested deeper than %d levels", maxNesting)
+		}
+		return s.skipNested(c, depth-1)
+	case c == '"':
+		return s.skipText()
+	case c == 't':
+		return s.literal("true")
+	case c == 'f':
+		return s.literal("false")
+	case c == 'n':
+		return s.literal("null")
+	case c == '-' || '0' <= c && c <= '9':
+		_, _, err := s.number()
+		return err
+	}
+	return s.malformed("a value")
+}
+
+func (s *scanner) skipNested(open byte, depth int) error {
+	end := open + 2 // '{' and '}', '[' and ']' stand two apart
+	s.i++
+	for first := true; ; first = false {
+		done, err := s.next(first, end)
+		if done || err != nil {
+			return err
+		}
+		if open == '{' {
+			if s.space() != '"' {
+				return s.malformed("a string")
+			}
+			if err := s.skipText(); err != nil {
+				return err
+			}
+			if !s.take(':') {
+				return s.malformed("a colon")
+			}
+		}
+		if err := s.skip(depth); err != nil {
+			return err
+		}
+	}
+}
+
+// skipText reads over a string that is wanted by nobody; it keeps nothing, and
+// takes half surrogate pairs, which some encoders write.
+func (s *scanner) skipText() error {
+	s.i++
+	for s.i < len(s.b) {
+		switch c := s.b[s.i]; {
+		case c == '"':
+			s.i++
+			return nil
+		case c < ' ':
+			return s.malformed("no control character")
+		case c == '\\':
+			s.i++
+			switch {
+			case s.i < len(s.b) && s.b[s.i] == 'u':
+				s.i++
+				if _, err := s.hex4(); err != nil {
+					return err
+				}
+			case s.i < len(s.b) && unescaped[s.b[s.i]] != 0:
+				s.i++
+			default:
+				return s.malformed("an escape")
+			}
+		case c < utf8.RuneSelf:
+			s.i++
+		default:
+			if err := s.multibyte(); err != nil {
+				return err
+			}
+		}
+	}
+	return s.malformed("a quote")
+}
+
+// number reads over one number. Where it is a plain integer that fits 64 bits,
+// magnitude has it, and whole is true.
+func (s *scanner) number() (magnitude uint64, whole bool, err error) {
+	if s.b[s.i] == '-' {
+		s.i++
+	}
+	start := s.i
+	whole = true
+	for ; s.i < len(s.b) && '0' <= s.b[s.i] && s.b[s.i] <= '9'; s.i++ {
+		d := uint64(s.b[s.i] - '0')
+		if magnitude > (math.MaxUint64-d)/10 {
+			whole = false // too large; it is still a number
+			continue
+		}
+		magnitude = magnitude*10 + d
+	}
+	if s.i == start {
+		return 0, false, s.malformed("a digit")
+	}
+	if s.b[start] == '0' && s.i > start+1 {
+		s.i = start + 1
+		return 0, false, s.malformed("no digit after a leading 0")
+	}
+	if s.i < len(s.b) && s.b[s.i] == '.' {
+		s.i++
+		whole = false
+		if err := s.digits(); err != nil {
+			return 0, false, err
+		}
+	}
+	if s.i < len(s.b) && s.b[s.i]|0x20 == 'e' {
+		s.i++
+		whole = false
+		if s.i < len(s.b) && (s.b[s.i] == '+' || s.b[s.i] == '-') {
+			s.i++
+		}
+		if err := s.digits(); err != nil {
+			return 0, false, err
+		}
+	}
+	return magnitude, whole, nil
+}
+
+// digits reads over one or more digits.
+func (s *scanner) digits() error {
+	start := s.i
+	for s.i < len(s.b) && '0' <= s.b[s.i] && s.b[s.i] <= '9' {
+		s.i++
+	}
+	if s.i == start {
+		return s.malformed("a digit")
+	}
+	return nil
+}
+
+// integer reads an integer as its two's complement, which must be minus
+// magnitude lo to hi. ok is false where the value is something else; it is
+// read over all the same.
+func (s *scanner) integer(lo, hi uint64) (v uint64, ok bool, err error) {
+	c := s.space()
+	if c != '-' && (c < '0' || c > '9') {
+		return 0, false, s.skip(maxNesting - 2)
+	}
+	m, whole, err := s.number()
+	switch {
+	case err != nil || !whole:
+		return 0, false, err
+	case c == '-':
+		return -m, m <= lo && m > 0, nil
+	}
+	return m, m <= hi, nil
+}
+
+// intField reads an integer field from 0 or more.
+func (s *scanner) intField(name string, lo, hi uint64) (uint64, error) {
+	v, ok, err := s.integer(0, hi)
+	if err == nil && (!ok || v < lo) {
+		err = refuse(ErrInvalid, "%s: must be an integer from %d to %d", name, lo, hi)
+	}
+	return v, err
+}
+
+// textField reads a string field.
+func (s *scanner) textField(name string) ([]byte, error) {
+	if s.space() != '"' {
+		if err := s.skip(maxNesting - 1); err != nil {
+			return nil, err
+		}
+		return nil, refuse(ErrInvalid, "%s: must be a string", name)
+	}
+	t, err := s.text()
+	if err == nil && len(t) > maxNameBytes {
+		return nil, refuse(ErrInvalid, "%s: must be at most %d bytes", name, maxNameBytes)
+	}
+	return t, err
+}
+
+// array begins an array field.
+func (s *scanner) array(name, of string) error {
+	if s.take('[') {
+		return nil
+	}
+	if err := s.skip(maxNesting - 1); err != nil {
+		return err
+	}
+	return refuse(ErrInvalid, "%s: must be an array of %s", name, of)
+}
+
+// appendTokens reads an array of integers from 0 to 2^32-1 onto dst.
+func (s *scanner) appendTokens(name string, dst []uint32) ([]uint32, error) {
+	if err := s.array(name, "integers"); err != nil {
+		return dst, err
+	}
+	for first := true; ; first = false {
+		done, err := s.next(first, ']')
+		if done || err != nil {
+			return dst, err
+		}
+		v, ok, err := s.fastUint()
+		if !ok {
+			v, ok, err = s.integer(0, math.MaxUint32)
+		}
+		if err != nil {
+			return dst, err
+		}
+		if !ok {
+			return dst, refuse(ErrInvalid, "%s[%d]: must be an integer from 0 to %d", name, len(dst), uint32(math.MaxUint32))
+		}
+		dst = append(dst, uint32(v))
+	}
+}
+
+// fastUint reads an integer of one to nine digits with a comma or bracket right
+// after it, as nearly all are written; else it reads nothing.
+func (s *scanner) fastUint() (v uint64, ok bool, err error) {
+	i := s.i
+	for ; i < len(s.b); i++ {
+		d := s.b[i] - '0'
+		if d > 9 {
+			break
+		}
+		v = v*10 + uint64(d)
+	}
+	n := i - s.i
+	if n == 0 || n > 9 || i == len(s.b) || n > 1 && s.b[s.i] == '0' || s.b[i] != ',' && s.b[i] != ']' {
+		return 0, false, nil
+	}
+	s.i = i
+	return v, true, nil
+}
+
+// appendHashes reads an array of 64-bit hashes, signed or unsigned, onto dst.
+func appendHashes[H ~uint64](s *scanner, name string, dst []H) ([]H, error) {
+	if err := s.array(name, "integers"); err != nil {
+		return dst, err
+	}
+	for first := true; ; first = false {
+		done, err := s.next(first, ']')
+		if done || err != nil {
+			return dst, err
+		}
+		v, ok, err := s.integer(1<<63, math.MaxUint64)
+		if err != nil {
+			return dst, err
+		}
+		if !ok {
+			return dst, refuse(ErrInvalid, "%s[%d]: must be a 64-bit integer, signed or unsigned", name, len(dst))
+		}
+		dst = append(dst, H(v))
+	}
+}
+
+// idField reads an instance id, a string or an integer; its text is valid until
+// reset.
+func (s *scanner) idField(name string) (text []byte, number bool, err error) {
+	if s.space() == '"' {
+		text, err = s.textField(name)
+		if err == nil && len(text) == 0 {
+			err = refuse(ErrInvalid, "%s: must not be empty", name)
+		}
+		return text, false, err
+	}
+	v, ok, err := s.integer(0, math.MaxUint64)
+	if err == nil && !ok {
+		err = refuse(ErrInvalid, "%s: must be a string or an integer from 0 to %d", name, uint64(math.MaxUint64))
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	from := len(s.strs)
+	s.strs = strconv.AppendUint(s.strs, v, 10)
+	return s.strs[from:], true, nil
+}
+
+// appendJSONString appends t as a JSON string.
+func appendJSONString[T string | []byte](dst []byte, t T) []byte {
+	const hex = "0123456789abcdef"
+	dst = append(dst, '"')
+	for i := 0; i < len(t); {
+		c := t[i]
+		switch {
+		case c == '"' || c == '\\':
+			dst = append(dst, '\\', c)
+			i++
+		case c < ' ' || c == 0x7f:
+			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+			i++
+		case c < utf8.RuneSelf:
+			dst = append(dst, c)
+			i++
+		default:
+			r, n := utf8.DecodeRuneInString(string(t[i:min(i+utf8.UTFMax, len(t))]))
+			dst = utf8.AppendRune(dst, r) // U+FFFD for what is no UTF-8
+			i += n
+		}
+	}
+	return append(dst, '"')
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: a request's body. After: Host.ask; then back, as JSON.
+
+package indexsrv
+
+import (
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+
+	"kindex/internal/kv"
+)
+
+// maxInstances bounds a query's filter.
+const maxInstances = 1 << 16
+
+func (h *Host) serveQuery(ctx *fasthttp.RequestCtx, q *queryScratch) {
+	h.answer(ctx, q, q.fields, false)
+}
+
+func (h *Host) serveQueryByHash(ctx *fasthttp.RequestCtx, q *queryScratch) {
+	h.answer(ctx, q, q.hashFields, true)
+}
+
+func (h *Host) answer(ctx *fasthttp.RequestCtx, q *queryScratch, fields []field, byHash bool) {
+	q.reset()
+	if err := q.scan.object(fields); err != nil {
+		refuseErr(ctx, err)
+		return
+	}
+	blockSize, err := h.ask(q, byHash)
+	if err != nil {
+		refuseErr(ctx, err)
+		return
+	}
+	q.out = appendAnswer(q.out[:0], q.rows, uint64(blockSize))
+	replyJSON(ctx, fasthttp.StatusOK, q.out)
+}
+
+// appendAnswer appends the reply of /query: scores for device copies, by
+// instance and rank; instances with cumulative tiers. All numbers are tokens.
+func appendAnswer(b []byte, rows []row, blockSize uint64) []byte {
+	tokens := func(name string, blocks uint32) {
+		b = append(b, name...)
+		b = strconv.AppendUint(b, uint64(blocks)*blockSize, 10)
+	}
+	b = append(b, `{"scores":{`...)
+	first := true
+	for i := range rows {
+		r := &rows[i]
+		if r.device == 0 {
+			continue
+		}
+		if !first {
+			b = append(b, ',')
+		}
+		first = false
+		b = append(b, r.worker.key...)
+		b = append(b, ':')
+		b = appendByRank(b, r.hits, blockSize, func(t *hit) uint32 { return t.device })
+	}
+	b = append(b, `},"frequencies":[],"instances":{`...)
+	for i := range rows {
+		r := &rows[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, r.worker.key...)
+		tokens(`:{"longest_matched":`, r.any)
+		tokens(`,"gpu":`, r.device)
+		tokens(`,"cpu":`, r.host)
+		tokens(`,"disk":`, r.any)
+		b = append(b, `,"dp":`...)
+		b = appendByRank(b, r.hits, blockSize, func(t *hit) uint32 { return t.any })
+		if !r.worker.exact() {
+			b = append(b, `,"degraded":true`...)
+		}
+		b = append(b, '}')
+	}
+	return append(b, "}}"...)
+}
+
+// appendByRank appends {"0":64}: tokens by rank, ranks with none left out.
+func appendByRank(b []byte, hits []hit, blockSize uint64, depth func(*hit) uint32) []byte {
+	b = append(b, '{')
+	empty := true
+	for i := range hits {
+		d := depth(&hits[i])
+		if d == 0 {
+			continue
+		}
+		if !empty {
+			b = append(b, ',')
+		}
+		empty = false
+		b = append(b, hits[i].key...)
+		b = append(b, ':')
+		b = strconv.AppendUint(b, uint64(d)*blockSize, 10)
+	}
+	return append(b, '}')
+}
+
+// commonFields are those of both query routes.
+func (q *queryScratch) commonFields() []field {
+	text := func(name string, required bool, p *[]byte) field {
+		return field{name, required, func(name string) (err error) {
+			if *p, err = q.scan.textField(name); err == nil && required && len(*p) == 0 {
+				err = refuse(ErrInvalid, "%s: must not be empty", name)
+			}
+			return err
+		}}
+	}
+	return []field{
+		text("model_name", true, &q.model),
+		text("routing_group", false, &q.group),
+		text("tenant_id", false, &q.tenant),
+		text("lora_name", false, &q.lora),
+		text("cache_salt", false, &q.salt),
+		{"extra_keys", false, q.readExtra},
+		{"instances", false, q.readInstances},
+		{"max_results", false, func(name string) error {
+			n, err := q.scan.intField(name, 1, 1<<31-1)
+			q.maxResults = int(n)
+			return err
+		}},
+	}
+}
+
+func (q *queryScratch) readTokens(name string) (err error) {
+	q.tokens, err = q.scan.appendTokens(name, q.tokens)
+	return err
+}
+
+func (q *queryScratch) readHashes(name string) (err error) {
+	q.hashes, err = appendHashes(&q.scan, name, q.hashes)
+	return err
+}
+
+func (q *queryScratch) readInstances(name string) error {
+	if err := q.scan.array(name, "instance ids"); err != nil {
+		return err
+	}
+	q.filtered = true
+	for first := true; ; first = false {
+		done, err := q.scan.next(first, ']')
+		if done || err != nil {
+			return err
+		}
+		id, _, err := q.scan.idField(name)
+		if err != nil {
+			return err
+		}
+		if len(q.instances) == maxInstances {
+			return refuse(ErrInvalid, "%s: must have at most %d ids", name, maxInstances)
+		}
+		q.instances = append(q.instances, id)
+	}
+}
+
+// extraKeys are the extra keys of a query, one entry per block, in the canonical
+// encoding that events' keys have (kv.AppendExtraKey).
+type extraKeys struct {
+	buf     []byte
+	ends    []int // entry i is buf up to ends[i]
+	entries [][]byte
+}
+
+func (e *extraKeys) reset() {
+	e.buf, e.ends, e.entries = e.buf[:0], e.ends[:0], e.entries[:0]
+}
+
+// perBlock returns the entries of n blocks, nil where none was given. An entry
+// for a tail that fills no block is left out.
+func (e *extraKeys) perBlock(n int, tail bool) ([][]byte, error) {
+	given := len(e.ends)
+	if given == 0 {
+		return nil, nil
+	}
+	if given != n && (!tail || given != n+1) {
+		return nil, refuse(ErrInvalid, "extra_keys: must have one entry per block, %d, and has %d", n, given)
+	}
+	start := 0
+	for _, end := range e.ends[:n] {
+		e.entries = append(e.entries, e.buf[start:end])
+		start = end
+	}
+	return e.entries, nil
+}
+
+const extraForm = "must be null or an array of strings and [identifier, offset] pairs"
+
+// readExtra reads extra_keys in the shape of vLLM's events.
+func (q *queryScratch) readExtra(name string) error {
+	s, e := &q.scan, &q.extra
+	if err := s.array(name, "one entry per block"); err != nil {
+		return err
+	}
+	for first := true; ; first = false {
+		done, err := s.next(first, ']')
+		if done || err != nil {
+			return err
+		}
+		switch s.space() {
+		case 'n':
+			err = s.literal("null")
+		case '[':
+			err = q.readExtraEntry(name)
+		default:
+			if err = s.skip(maxNesting - 2); err == nil {
+				err = refuse(ErrInvalid, "%s[%d]: %s", name, len(e.ends), extraForm)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		e.ends = append(e.ends, len(e.buf))
+	}
+}
+
+// readExtraEntry reads the keys of one block.
+func (q *queryScratch) readExtraEntry(name string) error {
+	s, e := &q.scan, &q.extra
+	s.i++
+	for first := true; ; first = false {
+		done, err := s.next(first, ']')
+		if done || err != nil {
+			return err
+		}
+		var k kv.ExtraKey
+		ok := false
+		switch s.space() {
+		case '"':
+			var id []byte
+			id, err = s.text()
+			k, ok = kv.ExtraKey{Kind: kv.ExtraString, ID: string(id)}, true
+		case '[':
+			k, ok, err = s.item()
+		default:
+			err = s.skip(maxNesting - 3)
+		}
+		if err == nil && !ok {
+			err = refuse(ErrInvalid, "%s[%d]: %s", name, len(e.ends), extraForm)
+		}
+		if err != nil {
+			return err
+		}
+		e.buf = kv.AppendExtraKey(e.buf, k)
+	}
+}
+
+// item reads [identifier, offset]; ok is false where it is something else. What
+// is left of it then is not read: the body is refused anyway.
+func (s *scanner) item() (k kv.ExtraKey, ok bool, err error) {
+	s.i++
+	switch s.space() {
+	case '"':
+	case ']':
+		return k, false, nil
+	default:
+		return k, false, s.skip(maxNesting - 4)
+	}
+	id, err := s.text()
+	if err != nil || !s.take(',') {
+		return k, false, err
+	}
+	offset, ok, err := s.integer(1<<63, 1<<63-1)
+	if err != nil || !ok {
+		return k, false, err
+	}
+	k = kv.ExtraKey{Kind: kv.ExtraItem, ID: string(id), Offset: int64(offset)}
+	return k, s.take(']'), nil
+}
