@@ -78,7 +78,10 @@ func randomTokens(rng *rand.Rand, n int) []uint32 {
 }
 
 func randomField(rng *rand.Rand, e *kv.Event, f Field, l *Layout) {
-	words := []string{"s", "über", string(make([]byte, 31)), string(make([]byte, 32)), string(make([]byte, 300)), string(make([]byte, 70000))}
+	words := []string{"s", "über", string(make([]byte, 31)), string(make([]byte, 32))}
+	if rng.IntN(20) == 0 {
+		words = []string{string(make([]byte, 255)), string(make([]byte, 256)), string(make([]byte, 70000))}
+	}
 	switch f {
 	case FieldParent:
 		if e.HasParent = rng.IntN(2) == 0; e.HasParent {
