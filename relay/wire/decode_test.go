@@ -141,6 +141,10 @@ func TestReads(t *testing.T) {
 			`{"type":"BlockStored","block_hashes":[9],"token_ids":[1,2,3,4],"block_size":4,"medium":"GPU"}`,
 		},
 		{
+			"pairs, then singles", append(stored("token_ids", list{list{1, 2}}), "token_ids", list{3, 4}),
+			`{"type":"BlockStored","block_hashes":[7,8],"token_ids":[3,4],"block_size":2,"medium":"GPU"}`,
+		},
+		{
 			"nil where a field may be absent", stored("extra_keys", nil, "group_idx", nil, "kv_cache_spec_kind", nil,
 				"kv_cache_spec_sliding_window", nil, "locality", nil, "ownership", nil, "session_id", nil, "cache_salt", nil,
 				"lookahead_token_ids", nil, "lora_name", nil, "medium", nil),
@@ -274,6 +278,8 @@ func TestBadEventCostsItself(t *testing.T) {
 		{"extra keys for one of two", stored("extra_keys", list{list{"x"}}), BadExtraKeys},
 		{"extra keys with a number", stored("extra_keys", list{nil, list{1}}), BadExtraKeys},
 		{"extra keys with an item of three", stored("extra_keys", list{nil, list{list{"mm", "id", 3}}}), BadExtraKeys},
+		{"extra keys with a number behind the offset", stored("extra_keys", list{nil, list{list{"id", 3, 4}}}), BadExtraKeys},
+		{"extra keys with no offset", stored("extra_keys", list{nil, list{list{"id"}}}), BadExtraKeys},
 		{"extra keys with an offset of text", stored("extra_keys", list{nil, list{list{"id", "3"}}}), BadExtraKeys},
 		{"extra keys that are no UTF-8", stored("extra_keys", list{nil, list{raw{fixStr | 1, 0xff}}}), BadExtraKeys},
 		{"a medium that is a number", stored("medium", 3), BadField},

@@ -4,6 +4,7 @@ package wire
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -65,8 +66,7 @@ func LayoutFor(engine, version string) (*Layout, error) {
 		}
 		since, _ := parseVersion(l.Since)
 		if !v.before(since) {
-			c := *l
-			return &c, nil
+			return l.clone(), nil
 		}
 		first = l.Since
 	}
@@ -77,7 +77,19 @@ func LayoutFor(engine, version string) (*Layout, error) {
 }
 
 // Layouts returns every known layout, by engine, oldest first.
-func Layouts() []Layout { return append([]Layout(nil), layouts...) }
+func Layouts() []Layout {
+	out := make([]Layout, 0, len(layouts))
+	for i := range layouts {
+		out = append(out, *layouts[i].clone())
+	}
+	return out
+}
+
+func (l *Layout) clone() *Layout {
+	c := *l
+	c.Stored, c.Removed = slices.Clone(l.Stored), slices.Clone(l.Removed)
+	return &c
+}
 
 type version [3]int
 
