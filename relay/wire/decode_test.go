@@ -30,8 +30,12 @@ func decode(t *testing.T, payload []byte) (*kv.Batch, Drops) {
 // replace those there or come behind.
 func stored(more ...any) pairs {
 	p := pairs{
-		"type", "BlockStored", "block_hashes", list{7, 8}, "parent_block_hash", nil,
-		"token_ids", list{1, 2, 3, 4}, "block_size", 2, "lora_id", nil, "medium", "GPU",
+		"type", "BlockStored", "block_hashes",
+		list{7, 8},
+		"parent_block_hash", nil,
+		"token_ids",
+		list{1, 2, 3, 4},
+		"block_size", 2, "lora_id", nil, "medium", "GPU",
 	}
 replacing:
 	for ; len(more) > 0; more = more[2:] {
@@ -55,45 +59,67 @@ func TestReads(t *testing.T) {
 		want  string // the facts, as JSON
 	}{
 		{
-			"the array form of the oldest release", list{"BlockStored", list{1}, nil, list{5, 6}, 2, nil},
+			"the array form of the oldest release",
+			list{"BlockStored", list{1}, nil, list{5, 6}, 2, nil},
 			`{"type":"BlockStored","block_hashes":[1],"token_ids":[5,6],"block_size":2}`,
 		},
 		{
-			"an array without a LoRA id", list{"BlockStored", list{1}, 9, list{5, 6}, 2},
+			"an array without a LoRA id",
+			list{"BlockStored", list{1}, 9, list{5, 6}, 2},
 			`{"type":"BlockStored","block_hashes":[1],"parent_block_hash":9,"token_ids":[5,6],"block_size":2}`,
 		},
 		{
 			"an array of all known fields and two more",
 			list{
-				"BlockStored", list{1}, nil, list{5, 6}, 2, 3, "CPU", "ad", list{list{"ad", list{"img", -4}}}, 1, "sliding_window", 64,
-				list{list{1}}, pairs{"a", 1},
+				"BlockStored",
+				list{1},
+				nil,
+				list{5, 6},
+				2, 3, "CPU", "ad",
+				list{list{"ad", list{"img", -4}}},
+				1, "sliding_window", 64,
+				list{list{1}},
+				pairs{"a", 1},
 			},
 			`{"type":"BlockStored","block_hashes":[1],"token_ids":[5,6],"block_size":2,"lora_id":3,"medium":"CPU","lora_name":"ad",
 			 "extra_keys":[["ad",["img",-4]]],"group_idx":1,"kv_cache_spec_kind":"sliding_window","kv_cache_spec_sliding_window":64}`,
 		},
 		{
-			"an array cut after the medium", list{"BlockStored", list{1}, nil, list{}, 0, nil, "STORAGE"},
+			"an array cut after the medium",
+			list{"BlockStored", list{1}, nil, list{}, 0, nil, "STORAGE"},
 			`{"type":"BlockStored","block_hashes":[1],"token_ids":[],"block_size":0,"medium":"STORAGE"}`,
 		},
 		{"a removal as an array", list{"BlockRemoved", list{1, 2}}, `{"type":"BlockRemoved","block_hashes":[1,2]}`},
 		{
-			"a removal with a group and more", list{"BlockRemoved", list{1}, "GPU", 2, nil, "x"},
+			"a removal with a group and more",
+			list{"BlockRemoved", list{1}, "GPU", 2, nil, "x"},
 			`{"type":"BlockRemoved","block_hashes":[1],"medium":"GPU","group_idx":2}`,
 		},
 		{"a clear as an array", list{"AllBlocksCleared"}, `{"type":"AllBlocksCleared"}`},
 		{"a clear with fields", list{"AllBlocksCleared", "GPU", 3}, `{"type":"AllBlocksCleared"}`},
 		{"a clear as a map", pairs{"type", "AllBlocksCleared", "medium", 7}, `{"type":"AllBlocksCleared"}`},
 		{
-			"a map with its tag last", pairs{
-				"token_ids", list{1, 2}, "block_size", 2, "block_hashes", list{5},
-				"extra", list{pairs{1, 2}}, "type", "BlockStored",
+			"a map with its tag last",
+			pairs{
+				"token_ids",
+				list{1, 2},
+				"block_size", 2, "block_hashes",
+				list{5},
+				"extra",
+				list{pairs{1, 2}},
+				"type", "BlockStored",
 			},
 			`{"type":"BlockStored","block_hashes":[5],"token_ids":[1,2],"block_size":2}`,
 		},
 		{
-			"unknown keys, of any type", pairs{
-				3, list{"type"}, "type", "BlockRemoved", nil, 1, "token_ids", "not ours", "block_hashes", list{5},
-				list{1}, 2, "medium", nil,
+			"unknown keys, of any type",
+			pairs{
+				3,
+				list{"type"},
+				"type", "BlockRemoved", nil, 1, "token_ids", "not ours", "block_hashes",
+				list{5},
+				list{1},
+				2, "medium", nil,
 			},
 			`{"type":"BlockRemoved","block_hashes":[5]}`,
 		},

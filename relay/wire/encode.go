@@ -94,8 +94,9 @@ func has(e *kv.Event, f Field) bool {
 		return e.Locality != kv.LocalityUnstated
 	case FieldLookahead:
 		return e.Lookahead != nil
+	default:
+		return wordOf(e, f) != ""
 	}
-	return wordOf(e, f) != ""
 }
 
 func wordOf(e *kv.Event, f Field) string {
@@ -117,8 +118,9 @@ func wordOf(e *kv.Event, f Field) string {
 			return "REMOTE"
 		}
 		return "LOCAL"
+	default:
+		return ""
 	}
-	return ""
 }
 
 func (l *Layout) appendField(dst []byte, e *kv.Event, f Field) []byte {
@@ -156,8 +158,9 @@ func (l *Layout) appendField(dst []byte, e *kv.Event, f Field) []byte {
 			dst = appendTokens(dst, list, nil)
 		}
 		return dst
+	default:
+		return appendText(dst, wordOf(e, f))
 	}
-	return appendText(dst, wordOf(e, f))
 }
 
 func (l *Layout) appendHash(dst []byte, h kv.EngineHash, digest []byte, form kv.HashForm) []byte {

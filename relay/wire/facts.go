@@ -83,6 +83,7 @@ func fact(e *kv.Event, f Field) any {
 			return nil
 		}
 		return int64(e.BlockSize)
+	default:
 	}
 	if !has(e, f) {
 		return nil
@@ -111,8 +112,9 @@ func fact(e *kv.Event, f Field) any {
 			out[i] = tokens
 		}
 		return out
+	default:
+		return wordOf(e, f)
 	}
-	return wordOf(e, f)
 }
 
 func extraFact(lists [][]kv.ExtraKey) any {

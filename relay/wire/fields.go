@@ -16,7 +16,7 @@ import (
 // but for the lists and the block size, which no release leaves empty that way.
 func (d *Decoder) field(e *kv.Event, f Field) (Reason, bool) {
 	r := &d.r
-	ok := false
+	var ok bool
 	switch f {
 	case FieldHashes:
 		return BadHash, d.hashes(e)

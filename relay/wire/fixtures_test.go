@@ -6,7 +6,9 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"sort"
@@ -297,5 +299,82 @@ func TestEveryLayoutIsRecorded(t *testing.T) {
 	sort.Strings(unproven)
 	if len(unproven) > 0 {
 		t.Errorf("no recording shows the layout of %s", strings.Join(unproven, ", "))
+	}
+}
+
+// TestFold compares the folding of digests with the integers that the same
+// engine sends for them when told to.
+func TestFold(t *testing.T) {
+	raw, err := os.ReadFile("../../harness/testdata/fixtures/given/hash_vectors.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var vectors struct {
+		VLLM []struct {
+			Name   string   `json:"name"`
+			Hashes []string `json:"block_hashes"`
+			Wire   []uint64 `json:"wire_uint64"`
+		} `json:"vllm"`
+	}
+	if err := json.Unmarshal(raw, &vectors); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, v := range vectors.VLLM {
+		for i, h := range v.Hashes {
+			digest, err := hex.DecodeString(h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n++
+			if got := Fold(digest); uint64(got) != v.Wire[i] {
+				t.Errorf("%s: digest %s folds to %d, want %d", v.Name, h, got, v.Wire[i])
+			}
+		}
+	}
+	if t.Logf("%d digests", n); n == 0 {
+		t.Error("no digests")
+	}
+}
+
+// TestBytesAndIntegersNameTheSame compares two forms: the recordings of one scenario
+// with hashes as bytes and as integers hold the same engine hashes.
+func TestBytesAndIntegersNameTheSame(t *testing.T) {
+	hashes := func(file string) map[kv.EngineHash]bool {
+		out := map[kv.EngineHash]bool{}
+		var d Decoder
+		var b kv.Batch
+		eachPayload(t, readRecording(t, file), func(_ string, _ uint64, payload []byte) {
+			if err := d.Decode(payload, &b); err != nil {
+				t.Fatal(err)
+			}
+			for i := range b.Events {
+				e := &b.Events[i]
+				if want := strings.HasSuffix(file, "_bytes.jsonl.gz"); (e.Form == kv.FormBytes) != want && len(e.Hashes) > 0 {
+					t.Fatalf("%s: form %d", file, e.Form)
+				}
+				for _, h := range e.Hashes {
+					out[h] = true
+				}
+				if e.HasParent && !out[e.Parent] {
+					t.Fatalf("%s: parent %x was never stored", file, e.Parent)
+				}
+			}
+		})
+		return out
+	}
+	pairsFound := 0
+	for _, file := range recordings(t) {
+		twin := strings.Replace(file, "_bytes.jsonl.gz", "_int.jsonl.gz", 1)
+		if _, err := os.Stat(twin); err != nil || twin == file {
+			continue
+		}
+		pairsFound++
+		if a, b := hashes(file), hashes(twin); len(a) == 0 || !maps.Equal(a, b) {
+			t.Errorf("%s and %s name %d and %d blocks, not the same", file, twin, len(a), len(b))
+		}
+	}
+	if pairsFound == 0 {
+		t.Error("no twins")
 	}
 }

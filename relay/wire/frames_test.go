@@ -184,14 +184,24 @@ func TestLayoutOmits(t *testing.T) {
 		{"vllm", "0.17.1", list{1.5, list{list{"BlockStored", list{-1}, nil, list{1}, 1, nil, nil, nil, list{list{"img"}}}}}},
 		{"vllm", "0.20.2", list{1.5, list{list{"BlockStored", list{-1}, nil, list{1}, 1, nil, nil, nil, list{list{list{"img", -3}}}, nil}}}},
 		{"vllm", "0.30.0", list{1.5, list{pairs{
-			"type", "BlockStored", "block_hashes", list{-1}, "parent_block_hash", nil, "token_ids", list{1}, "block_size", 1,
-			"lora_id", nil, "medium", nil, "lora_name", nil, "extra_keys", list{list{list{"img", -3}}}, "session_id", "s",
+			"type", "BlockStored", "block_hashes",
+			list{-1},
+			"parent_block_hash", nil, "token_ids",
+			list{1},
+			"block_size", 1,
+			"lora_id", nil, "medium", nil, "lora_name", nil, "extra_keys",
+			list{list{list{"img", -3}}},
+			"session_id", "s",
 		}}}},
 		{"sglang", "0.4.8", list{1.5, list{list{"BlockStored", list{-1}, nil, list{1}, 1, nil}}}},
 		{"sglang", "0.5.9", list{1.5, list{list{"BlockStored", list{-1}, nil, list{1}, 1, nil}}}},
 		{"sglang", "0.5.17", list{1.5, list{list{"BlockStored", list{-1}, nil, list{1}, 1, nil, nil}}, nil}},
 		{"sglang", "0.5.20", list{1.5, list{pairs{
-			"type", "BlockStored", "block_hashes", list{-1}, "parent_block_hash", nil, "token_ids", list{1}, "block_size", 1,
+			"type", "BlockStored", "block_hashes",
+			list{-1},
+			"parent_block_hash", nil, "token_ids",
+			list{1},
+			"block_size", 1,
 			"lora_id", nil, "session_id", "s",
 		}}, nil}},
 		{"tokenspeed", "0.1.1", list{1.5, list{list{"BlockStored", list{-1}, nil, list{1}, 1}}, nil}},
@@ -219,10 +229,17 @@ func TestDisagreementSees(t *testing.T) {
 	}
 	event := func() *kv.Batch {
 		b, drops := decode(t, batchOf(pairs{
-			"type", "BlockStored", "block_hashes", list{1, 2}, "parent_block_hash", -5, "token_ids", list{1, 2, 3, 4}, "block_size", 2,
-			"lora_id", 3, "medium", "CPU", "lora_name", "ad", "extra_keys", list{list{"ad", list{"img", -4}}, nil}, "group_idx", 1,
+			"type", "BlockStored", "block_hashes",
+			list{1, 2},
+			"parent_block_hash", -5, "token_ids",
+			list{1, 2, 3, 4},
+			"block_size", 2,
+			"lora_id", 3, "medium", "CPU", "lora_name", "ad", "extra_keys",
+			list{list{"ad", list{"img", -4}}, nil},
+			"group_idx", 1,
 			"kv_cache_spec_kind", "sliding_window", "kv_cache_spec_sliding_window", 64, "locality", "LOCAL", "ownership", "o",
-			"session_id", "s", "cache_salt", "salt", "lookahead_token_ids", list{list{1}, list{2}},
+			"session_id", "s", "cache_salt", "salt", "lookahead_token_ids",
+			list{list{1}, list{2}},
 		}))
 		if drops.Total() != 0 {
 			t.Fatal(drops)

@@ -71,9 +71,10 @@ func oracleValue(b []byte) (v any, rest []byte, err error) {
 		return float64(f), b, err
 	case msgp.Float64Type:
 		return first3(msgp.ReadFloat64Bytes(b))
+	default:
+		rest, err = msgp.Skip(b)
+		return struct{}{}, rest, err
 	}
-	rest, err = msgp.Skip(b)
-	return struct{}{}, rest, err
 }
 
 func first3[T any](v T, rest []byte, err error) (any, []byte, error) { return v, rest, err }

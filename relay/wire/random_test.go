@@ -125,6 +125,7 @@ func randomField(rng *rand.Rand, e *kv.Event, f Field, l *Layout) {
 		for i := range e.Lookahead {
 			e.Lookahead[i] = randomTokens(rng, rng.IntN(5))
 		}
+	default:
 	}
 }
 

@@ -166,7 +166,7 @@ func (r *reader) object() (int, bool) {
 // text reads a string; the bytes alias the payload and may be no UTF-8.
 func (r *reader) text() ([]byte, bool) {
 	c, ok := r.next()
-	n := 0
+	var n int
 	switch {
 	case !ok:
 		return nil, false
