@@ -49,10 +49,10 @@ func (m *coreModel) positions(s slot) map[string][]kv.EngineHash {
 	return by
 }
 
-func (m *coreModel) lookup(ns kv.Namespace, chain []kv.ContentHash) map[slot]uint32 {
+// lookup answers from the positions of every slot.
+func (m *coreModel) lookup(held map[slot]map[string][]kv.EngineHash, ns kv.Namespace, chain []kv.ContentHash) map[slot]uint32 {
 	out := make(map[slot]uint32)
-	for s := range m.slots {
-		by := m.positions(s)
+	for s, by := range held {
 		at := modelRoot(ns)
 		for _, c := range chain {
 			at = modelChild(at, c)
@@ -264,9 +264,12 @@ func (d *coreDrive) remove(s slot) error {
 // compare checks the whole state, and one lookup along a held chain.
 func (d *coreDrive) compare() error {
 	d.c.check()
-	all := make(map[string]bool)
+	positions := make(map[slot]map[string][]kv.EngineHash)
+	for s := range d.m.slots {
+		positions[s] = d.m.positions(s)
+	}
 	for s, by := range d.m.slots {
-		want := d.m.positions(s)
+		want := positions[s]
 		got, err := coreWalk(d.c, s)
 		if err != nil {
 			return err
@@ -276,7 +279,6 @@ func (d *coreDrive) compare() error {
 			return fmt.Errorf("slot %d holds %d positions, want %d", s, held, len(want))
 		}
 		for at, es := range want {
-			all[at] = true
 			if !slices.Equal(got[at], es) {
 				return fmt.Errorf("slot %d holds %x by %v, want %v", s, at, got[at], es)
 			}
@@ -296,7 +298,7 @@ func (d *coreDrive) compare() error {
 		}
 		for at := range want {
 			if d.r.IntN(8) == 0 {
-				if err := d.compareLookup(at); err != nil {
+				if err := d.compareLookup(positions, at); err != nil {
 					return err
 				}
 			}
@@ -305,7 +307,7 @@ func (d *coreDrive) compare() error {
 	return nil
 }
 
-func (d *coreDrive) compareLookup(at string) error {
+func (d *coreDrive) compareLookup(held map[slot]map[string][]kv.EngineHash, at string) error {
 	ns := kv.Namespace(binary.BigEndian.Uint64([]byte(at)))
 	var chain []kv.ContentHash
 	for i := 8; i < len(at); i += 8 {
@@ -314,7 +316,7 @@ func (d *coreDrive) compareLookup(at string) error {
 	for range d.r.IntN(3) {
 		chain = append(chain, kv.ContentHash(d.r.Uint64N(d.values)))
 	}
-	want := d.m.lookup(ns, chain)
+	want := d.m.lookup(held, ns, chain)
 	got := d.c.lookup(ns, chain, []slotDepth{{7, 77}})
 	d.lookups++
 	if got[0] != (slotDepth{7, 77}) || len(got)-1 != len(want) {

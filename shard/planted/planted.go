@@ -3,6 +3,7 @@
 package planted
 
 import (
+	"runtime"
 	"sync"
 
 	"kindex/internal/kv"
@@ -31,12 +32,16 @@ const (
 	LateDrop
 	// StaleAnswer gives one lookup in 50 the answer of the one before.
 	StaleAnswer
+	// MixesMoments takes the first half of a chain from one moment and the
+	// second from a later one. With no writer about it is exact.
+	MixesMoments
 	NumFaults
 )
 
 var faultNames = [NumFaults]string{
 	"forgets one removal in 1,000", "jumps holes", "ignores the tier", "keeps a moved hash's old position",
 	"drops a copy early", "takes the wrong namespace", "drops a holder late", "answers from before",
+	"mixes moments",
 }
 
 // String describes f.
@@ -153,7 +158,7 @@ func (x *Index) Store(h shard.Holder, st *shard.Store) error {
 		}
 	case KeepsMoved:
 		x.rename(h, &s)
-	case ForgetsRemoval, JumpsHoles, LateDrop, StaleAnswer, NumFaults:
+	case ForgetsRemoval, JumpsHoles, LateDrop, StaleAnswer, MixesMoments, NumFaults:
 	}
 	return x.inner.Store(h, &s)
 }
@@ -216,7 +221,7 @@ func (x *Index) Remove(h shard.Holder, rm *shard.Remove) error {
 		case KeepsMoved:
 			e = x.name(h, e)
 			delete(x.at, blockKey{h, e})
-		case JumpsHoles, IgnoresTier, WrongNamespace, LateDrop, StaleAnswer, NumFaults:
+		case JumpsHoles, IgnoresTier, WrongNamespace, LateDrop, StaleAnswer, MixesMoments, NumFaults:
 		}
 		r.Engines = append(r.Engines, e)
 	}
@@ -276,18 +281,21 @@ func (x *Index) Drop(h shard.Holder) error {
 // Lookup implements [shard.Index].
 func (x *Index) Lookup(ns kv.Namespace, chain []kv.ContentHash, dst []kv.Match) []kv.Match {
 	base := len(dst)
-	if x.fault == JumpsHoles {
-		x.mu.Lock() // it walks, which is a writer's call
-		defer x.mu.Unlock()
-		dst = x.inner.Lookup(ns, chain, dst)
-		for i := base; i < len(dst); i++ {
-			x.jump(ns, chain, &dst[i])
-		}
-		return dst
-	}
 	x.mu.RLock()
 	dst = x.inner.Lookup(ns, chain, dst)
 	x.mu.RUnlock()
+	if x.fault == JumpsHoles || x.fault == MixesMoments {
+		if x.fault == MixesMoments {
+			for range 100 {
+				runtime.Gosched()
+			}
+		}
+		x.mu.Lock() // it walks, which is a writer's call
+		defer x.mu.Unlock()
+		for i := base; i < len(dst); i++ {
+			x.deepen(ns, chain, &dst[i])
+		}
+	}
 	if x.fault == StaleAnswer {
 		x.answer.Lock()
 		defer x.answer.Unlock()
@@ -299,21 +307,38 @@ func (x *Index) Lookup(ns kv.Namespace, chain []kv.ContentHash, dst []kv.Match) 
 	return dst
 }
 
-// jump deepens m by what its holder holds below holes.
-func (x *Index) jump(ns kv.Namespace, chain []kv.ContentHash, m *kv.Match) {
+// deepen gives m the depth that its holder has now when holes do not count
+// (JumpsHoles) or when those of the first half do not (MixesMoments).
+func (x *Index) deepen(ns kv.Namespace, chain []kv.ContentHash, m *kv.Match) {
+	if !x.holders[shard.Holder(m.Holder)] {
+		return // dropped meanwhile
+	}
 	depth := make(map[uint64]uint32) // of the nodes along the chain
+	held := make([]bool, len(chain))
 	err := x.inner.Walk(shard.Holder(m.Holder), func(n *shard.Node) bool {
 		d := depth[n.Parent]
 		if (n.Parent == 0 && n.Namespace == ns || d > 0) && int(d) < len(chain) && chain[d] == n.Content {
 			depth[n.ID] = d + 1
-			if len(n.Copies) > 0 {
-				m.Any = max(m.Any, d+1)
-			}
+			held[d] = len(n.Copies) > 0
 		}
 		return true
 	})
 	if err != nil {
-		panic("planted: walk of a holder that was just named: " + err.Error())
+		panic("planted: walk of a holder that is there: " + err.Error())
+	}
+	half := uint32(len(chain)+1) / 2
+	switch {
+	case x.fault == JumpsHoles:
+		for i := range held {
+			if held[i] {
+				m.Any = max(m.Any, uint32(i)+1)
+			}
+		}
+	case m.Any >= half:
+		for m.Any = half; int(m.Any) < len(chain) && held[m.Any]; {
+			m.Any++
+		}
+		m.Host, m.Device = min(m.Host, m.Any), min(m.Device, m.Any)
 	}
 }
 

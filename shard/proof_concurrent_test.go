@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shard_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"kindex/internal/kv"
+	"kindex/internal/longtest"
+	"kindex/shard"
+	"kindex/shard/compare"
+)
+
+// The concurrency proof: writers act, one at a time, while readers ask. Each
+// answer must lie within what was true at some moment of the call, for every
+// holder; when the writers are done the index must equal the reference.
+
+const (
+	writerCount = 16
+	readerCount = 4
+	heldEach    = 3 // holders of each writer
+)
+
+// life is one holder while it exists, playing its play.
+type life struct {
+	p      *play
+	m      *member
+	holder shard.Holder
+	// acts is twice the number of acts done, and one more during an act.
+	acts atomic.Uint64
+}
+
+// drill is one run.
+type drill struct {
+	s    *stage
+	f    *fleet
+	idx  shard.Index // under proof
+	pool [][]*play   // rehearsed plays, by hash seed
+
+	write sync.Mutex // one writer at a time, as the index demands
+	lives sync.Map   // shard.Holder -> *life, all that ever were
+	now   sync.RWMutex
+	cast  []*life // who lives now
+
+	acts, reads, raced, matches, exact atomic.Uint64
+	failed                             atomic.Pointer[error]
+	done                               atomic.Bool
+}
+
+func (d *drill) fail(err error) {
+	d.failed.CompareAndSwap(nil, &err)
+	d.done.Store(true)
+}
+
+// join begins a life in place i of the cast; the caller holds write.
+func (d *drill) join(i int, p *play) error {
+	m, err := d.f.add(d.s.model)
+	if err != nil {
+		return err
+	}
+	l := &life{p: p, m: m, holder: m.places[1].Holder}
+	d.lives.Store(l.holder, l)
+	d.now.Lock()
+	d.cast[i] = l
+	d.now.Unlock()
+	return nil
+}
+
+// act does the next act of cast member i.
+func (d *drill) act(i int, r *rand.Rand) error {
+	d.write.Lock()
+	defer d.write.Unlock()
+	l := d.cast[i]
+	k := int(l.acts.Load() / 2)
+	if l.p.end == stays && k >= len(l.p.acts) {
+		return nil
+	}
+	a := l.p.acts[k%len(l.p.acts)]
+	l.acts.Add(1)
+	err := a.do(d.idx, l.holder)
+	l.acts.Add(1)
+	if err != nil {
+		return err
+	}
+	d.acts.Add(1)
+	if err := a.do(d.f.reference(), l.m.places[0].Holder); err != nil {
+		return err
+	}
+	if l.p.end == leaves && k+1 == len(l.p.acts) {
+		d.f.cmp.Remove(l.m.id)
+		return d.join(i, d.choose(r))
+	}
+	return nil
+}
+
+func (d *drill) choose(r *rand.Rand) *play {
+	plays := d.pool[r.IntN(len(d.pool))]
+	return plays[r.IntN(len(plays))]
+}
+
+// writer acts for its holders until all has been read and acted enough.
+func (d *drill) writer(w int, seed uint64, acts, reads uint64) {
+	r := rand.New(rand.NewPCG(seed, uint64(w)))
+	for !d.done.Load() {
+		if err := d.act(w*heldEach+r.IntN(heldEach), r); err != nil {
+			d.fail(err)
+			return
+		}
+		if r.IntN(4) == 0 {
+			runtime.Gosched()
+		}
+		if d.acts.Load() >= acts && d.reads.Load() >= reads {
+			d.done.Store(true)
+		}
+	}
+}
+
+// seen is one life as a reader met it before its call.
+type seen struct {
+	l      *life
+	before uint64
+}
+
+// reader asks and checks bounds until the writers are done.
+func (d *drill) reader(seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 99))
+	var cast []seen
+	var dst []kv.Match
+	for !d.done.Load() {
+		q := r.IntN(len(d.s.questions))
+		cast = cast[:0]
+		d.now.RLock()
+		for _, l := range d.cast {
+			cast = append(cast, seen{l, l.acts.Load()})
+		}
+		d.now.RUnlock()
+		ask := d.s.questions[q]
+		dst = d.idx.Lookup(ask.ns, ask.chain, dst[:0])
+		if err := d.check(q, cast, dst); err != nil {
+			d.fail(err)
+			return
+		}
+		d.reads.Add(1)
+		d.matches.Add(uint64(len(dst)))
+	}
+}
+
+// check holds an answer against what was true between before and now.
+func (d *drill) check(q int, cast []seen, dst []kv.Match) error {
+	answered := make(map[shard.Holder]kv.Match, len(dst))
+	for _, m := range dst {
+		h := shard.Holder(m.Holder)
+		if _, twice := answered[h]; twice {
+			return fmt.Errorf("question %d: holder %d is named twice", q, h)
+		}
+		answered[h] = m
+	}
+	raced := false
+	for _, s := range cast {
+		m := answered[s.l.holder]
+		delete(answered, s.l.holder)
+		moved, err := s.l.within(q, s.before, m)
+		if err != nil {
+			return err
+		}
+		if !moved {
+			d.exact.Add(1)
+		}
+		raced = raced || moved
+	}
+	for h, m := range answered { // began after the call did, or has long gone
+		v, ok := d.lives.Load(h)
+		if !ok {
+			return fmt.Errorf("question %d: holder %d is named and never was", q, h)
+		}
+		l, ok := v.(*life)
+		if !ok {
+			return fmt.Errorf("a life is a %T", v)
+		}
+		before := uint64(0)
+		if n := uint64(len(l.p.acts)); l.p.end == leaves && l.acts.Load() >= 2*n && d.goneBefore(l, cast) {
+			before = 2 * n
+		}
+		if _, err := l.within(q, before, m); err != nil {
+			return err
+		}
+	}
+	if raced {
+		d.raced.Add(1)
+	}
+	return nil
+}
+
+// goneBefore reports whether l, which has left, was replaced before the call:
+// its holder is older than all that the reader met.
+func (d *drill) goneBefore(l *life, cast []seen) bool {
+	for _, s := range cast {
+		if s.l.holder > l.holder {
+			return true
+		}
+	}
+	return false
+}
+
+// within reports an error when m is not between the least and the greatest
+// depth that was true since before, and whether l acted meanwhile.
+func (l *life) within(q int, before uint64, m kv.Match) (moved bool, err error) {
+	after := l.acts.Load()
+	from, to := before/2, (after+1)/2
+	if l.p.end == again {
+		to = min(to, from+uint64(len(l.p.acts))) // all states
+	}
+	lo := l.p.truth[l.p.state(from)][q]
+	hi := lo
+	for k := from + 1; k <= to; k++ {
+		t := l.p.truth[l.p.state(k)][q]
+		lo.Device, lo.Host, lo.Any = min(lo.Device, t.Device), min(lo.Host, t.Host), min(lo.Any, t.Any)
+		hi.Device, hi.Host, hi.Any = max(hi.Device, t.Device), max(hi.Host, t.Host), max(hi.Any, t.Any)
+	}
+	if m.Device < lo.Device || m.Host < lo.Host || m.Any < lo.Any || m.Device > hi.Device || m.Host > hi.Host || m.Any > hi.Any {
+		return true, fmt.Errorf("question %d: holder %d (%s, acts %d to %d halves): answer %d/%d/%d (device/host/any), true were %d/%d/%d to %d/%d/%d",
+			q, l.holder, l.p.name, before, after, m.Device, m.Host, m.Any, lo.Device, lo.Host, lo.Any, hi.Device, hi.Host, hi.Any)
+	}
+	if m.Device > m.Host || m.Host > m.Any {
+		return true, fmt.Errorf("question %d: holder %d: depths %d/%d/%d are not cumulative", q, l.holder, m.Device, m.Host, m.Any)
+	}
+	return to > from, nil
+}
+
+// drillResult says how much one run did and compared.
+type drillResult struct {
+	acts, reads, raced, matches, exact uint64
+	counts                             compare.Counts
+}
+
+func (r *drillResult) add(o drillResult) {
+	r.acts += o.acts
+	r.reads += o.reads
+	r.raced += o.raced
+	r.matches += o.matches
+	r.exact += o.exact
+	r.counts.Add(o.counts)
+}
+
+func (r drillResult) String() string {
+	return fmt.Sprintf("%d acts, %d lookups with %d matches while they ran (%d lookups raced with an act; %d depths had to be exact); at the end %v",
+		r.acts, r.reads, r.matches, r.raced, r.exact, r.counts)
+}
+
+// proveConcurrent makes one run.
+func proveConcurrent(seed, acts, reads uint64, sub subject) (res drillResult, err error) {
+	defer guard(&err)
+	f, err := newFleet(shard.Options{}, []subject{sub})
+	if err != nil {
+		return res, err
+	}
+	d := &drill{s: newStage(seed), f: f, idx: f.sides[1][0], cast: make([]*life, writerCount*heldEach)}
+	for hashes := range uint64(3) { // most holders hash alike, some do not
+		plays, err := d.s.plays(hashes / 2)
+		if err != nil {
+			return res, err
+		}
+		for _, p := range plays {
+			if err := d.s.rehearse(p); err != nil {
+				return res, err
+			}
+		}
+		d.pool = append(d.pool, plays)
+	}
+	r := rand.New(rand.NewPCG(seed, 7))
+	for i := range d.cast {
+		if err := d.join(i, d.choose(r)); err != nil {
+			return res, err
+		}
+	}
+	var all sync.WaitGroup
+	for w := range writerCount {
+		all.Go(func() { d.guarded(func() { d.writer(w, seed, acts, reads) }) })
+	}
+	for i := range uint64(readerCount) {
+		all.Go(func() { d.guarded(func() { d.reader(seed*readerCount + i) }) })
+	}
+	all.Wait()
+	res = drillResult{d.acts.Load(), d.reads.Load(), d.raced.Load(), d.matches.Load(), d.exact.Load(), compare.Counts{}}
+	if e := d.failed.Load(); e != nil {
+		return res, *e
+	}
+	f.check()
+	if err := f.cmp.State(); err != nil {
+		return res, err
+	}
+	for _, q := range d.s.questions {
+		if err := f.cmp.Chain(q.ns, q.chain); err != nil {
+			return res, err
+		}
+	}
+	res.counts = f.cmp.Counts()
+	return res, nil
+}
+
+// guarded turns a panic of fn into a failure of the run.
+func (d *drill) guarded(fn func()) {
+	var err error
+	func() {
+		defer guard(&err)
+		fn()
+	}()
+	if err != nil {
+		d.fail(err)
+	}
+}
+
+// TestProofConcurrent: 16 writers, 4 readers, holders that come and go; 20 runs
+// of 20 must be within bounds throughout and exact at the end.
+func TestProofConcurrent(t *testing.T) {
+	skipShort(t)
+	runs, acts, reads := uint64(longtest.N(20, 200)), uint64(2000), uint64(1000)
+	if raceEnabled {
+		acts, reads = 1000, 300
+	}
+	for _, sub := range subjects(1) {
+		t.Run(sub.name, func(t *testing.T) {
+			var sum drillResult
+			for seed := range runs {
+				res, err := proveConcurrent(seed, acts, reads, sub)
+				if err != nil {
+					t.Fatalf("run %d of %d: %v", seed+1, runs, err)
+				}
+				sum.add(res)
+			}
+			t.Logf("%d of %d runs exact: %v", runs, runs, sum)
+		})
+	}
+}
