@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package indexsrv
+
+import (
+	"fmt"
+	"time"
+
+	zmq "github.com/pebbe/zmq4"
+)
+
+// rejoinDelay is how soon a name that was not found, or an address that could
+// not be bound, is tried again.
+const rejoinDelay = time.Second
+
+// keepAddress joins the tap to its endpoint and, while there is no connection,
+// looks up its name anew and finds out why. libzmq itself retries the address it
+// was given.
+func (t *zmqTap) keepAddress() {
+	defer t.wg.Done()
+	for probe := false; ; probe = true {
+		delay := t.z.opts.ProbePeriod
+		if !probe {
+			delay = t.z.opts.ProbeDelay
+		}
+		addr, err := t.live.resolve(t.ctx)
+		if err == nil {
+			err = t.join(&addr)
+		}
+		switch {
+		case err != nil:
+			delay = min(delay, rejoinDelay)
+		case probe && !t.live.bind && !t.isConnected():
+			err = addr.probe(t.ctx)
+		}
+		if err != nil {
+			t.unconnected(err)
+		}
+		if !t.unconnectedFor(delay) {
+			return
+		}
+	}
+}
+
+// unconnectedFor returns true once there was no connection for as long as delay,
+// and false when the tap is closed.
+func (t *zmqTap) unconnectedFor(delay time.Duration) bool {
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	for {
+		select {
+		case <-t.ctx.Done():
+			return false
+		case <-t.lost:
+			timer.Reset(t.z.opts.ProbeDelay)
+		case <-timer.C:
+			if !t.isConnected() {
+				return true
+			}
+		}
+	}
+}
+
+func (t *zmqTap) isConnected() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.peers > 0
+}
+
+// unconnected tells the stream why there is no connection, if there is none.
+func (t *zmqTap) unconnected(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.peers > 0 || t.closed {
+		return
+	}
+	now := time.Now()
+	t.s.disconnected(err.Error(), now)
+	t.next(now)
+}
+
+// join connects or binds the SUB socket to addr, in place of an older address.
+func (t *zmqTap) join(addr *address) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || t.joined == addr.text {
+		return nil
+	}
+	if t.joined != "" {
+		if err := t.sub.Disconnect(t.joined); err != nil {
+			return fmt.Errorf("leaving %s: %w", t.joined, err)
+		}
+		t.joined = ""
+	}
+	if addr.ipv6 {
+		if err := t.sub.SetIpv6(true); err != nil {
+			return err
+		}
+	}
+	how, verb := (*zmq.Socket).Connect, "connecting to"
+	if t.live.bind {
+		how, verb = (*zmq.Socket).Bind, "binding"
+	}
+	if err := how(t.sub, addr.text); err != nil {
+		return fmt.Errorf("%s %s: %w", verb, addr.text, err)
+	}
+	t.joined = addr.text
+	return nil
+}
