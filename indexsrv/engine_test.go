@@ -286,13 +286,13 @@ func (s *streamTest) eventually(what string, ok func(StreamStatus) bool) StreamS
 			return st
 		}
 		if time.Now().After(deadline) {
-			s.Fatalf("never %s: %s", what, describe(st))
+			s.Fatalf("never %s: %s", what, statusLine(st))
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
 }
 
-func describe(st StreamStatus) string {
+func statusLine(st StreamStatus) string {
 	return fmt.Sprintf("state %v (%s), repairing %v, last %d (%v), epoch %d, gaps %d, recovered %d, lost %d, restarts %d, duplicates %d, held %d, dropped %v",
 		st.State, st.LastError, st.Repairing, st.LastSeq, st.HasSeq, st.Epoch, st.Gaps, st.Recovered, st.Lost, st.Restarts, st.Duplicates, st.HeldBatches, nonzero(st.Dropped))
 }
@@ -314,7 +314,7 @@ func (s *streamTest) want(blocks ...uint64) {
 	s.Helper()
 	got := heldBy(s, s.w, s.h)
 	if fmt.Sprint(got) != fmt.Sprint(blocks) {
-		s.Fatalf("held blocks: got %v, want %v; %s", got, blocks, describe(s.s.status()))
+		s.Fatalf("held blocks: got %v, want %v; %s", got, blocks, statusLine(s.s.status()))
 	}
 }
 

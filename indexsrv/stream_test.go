@@ -22,7 +22,7 @@ func TestStreamLateJoin(t *testing.T) {
 		st := s.at(1, 1)
 		s.want(1, 2, 3)
 		if st.Recovered != 2 || st.Lost != 0 {
-			t.Errorf("got %s; want 2 recovered, 0 lost", describe(st))
+			t.Errorf("got %s; want 2 recovered, 0 lost", statusLine(st))
 		}
 		e.publish(storeOf(3, 4))
 		s.at(1, 2)
