@@ -86,6 +86,25 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
+// BenchmarkDecodePairs measures ns per page of 16 pairs of tokens.
+func BenchmarkDecodePairs(b *testing.B) {
+	batch := typical(32000, false)
+	for i := range batch.Events {
+		e := &batch.Events[i]
+		e.Second = append(e.Tokens[1:len(e.Tokens):len(e.Tokens)], 1)
+	}
+	payload := AppendBatch(nil, batch, layout(b, "sglang", "0.5.23"))
+	var d Decoder
+	var out kv.Batch
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := d.Decode(payload, &out); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*benchEvents*benchBlocks), "ns/block")
+}
+
 // BenchmarkSkip measures stepping over a whole batch.
 func BenchmarkSkip(b *testing.B) {
 	payload := AppendBatch(nil, typical(32000, false), layout(b, "vllm", "0.32.0"))

@@ -134,8 +134,8 @@ func TestReads(t *testing.T) {
 			 "parent_block_hash":"` + strings.Repeat("ab", 24) + `fedcba9876543210","token_ids":[1,2,3,4],"block_size":2,"medium":"GPU"}`,
 		},
 		{
-			"pairs of tokens", stored("token_ids", list{list{1, 2}, list{2, 3}, list{3, 300}, list{300, 70000}}),
-			`{"type":"BlockStored","block_hashes":[7,8],"token_ids":[[1,2],[2,3],[3,300],[300,70000]],"block_size":2,"medium":"GPU"}`,
+			"pairs of tokens", stored("token_ids", list{list{1, 2}, list{2, 3}, list{300, 301}, list{300, 70000}}),
+			`{"type":"BlockStored","block_hashes":[7,8],"token_ids":[[1,2],[2,3],[300,301],[300,70000]],"block_size":2,"medium":"GPU"}`,
 		},
 		{
 			"tokens of every width, the widest included",

@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -16,7 +17,8 @@ import (
 // [json.Number]. It returns "" when they agree, else the first difference.
 //
 // A field that is null there must be absent here, a field that is not there at
-// all as well. Hashes are equal when their 64 bits are, and digests are hex.
+// all as well. Integer hashes are equal when their 64 bits are; bytes are hex or
+// base64 there, or the integer they fold to.
 func Disagreement(b *kv.Batch, events []map[string]any) string {
 	if len(b.Events) != len(events) {
 		return fmt.Sprintf("%d events, want %d", len(b.Events), len(events))
@@ -153,7 +155,10 @@ func same(got, want any) bool {
 		n, ok := want.(json.Number)
 		return ok && (n.String() == strconv.FormatUint(g, 10) || n.String() == strconv.FormatInt(int64(g), 10))
 	case []byte:
-		return hex.EncodeToString(g) == want
+		if n, ok := want.(json.Number); ok {
+			return same(uint64(Fold(g)), n)
+		}
+		return want == hex.EncodeToString(g) || want == base64.StdEncoding.EncodeToString(g)
 	case []any:
 		w, ok := want.([]any)
 		if !ok || len(w) != len(g) {

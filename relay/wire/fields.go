@@ -208,6 +208,13 @@ func (d *Decoder) tokens(e *kv.Event) bool {
 	e.Second = carve(&d.b.Storage.Tokens, n)
 	var pair [2]uint32
 	for i := range e.Tokens {
+		b := r.buf[r.pos:]
+		if len(b) >= 7 && b[0] == fixArray|2 && b[1] == uint16b && b[4] == uint16b {
+			e.Tokens[i] = uint32(b[2])<<8 | uint32(b[3])
+			e.Second[i] = uint32(b[5])<<8 | uint32(b[6])
+			r.pos += 7
+			continue
+		}
 		if m, ok := r.array(); !ok || m != len(pair) || !r.tokens(pair[:]) {
 			return false
 		}

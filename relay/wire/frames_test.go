@@ -4,10 +4,12 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -290,3 +292,25 @@ func TestDisagreementSees(t *testing.T) {
 		}
 	}
 }
+
+// TestDigestsAgree shows the ways in which bytes may be written down.
+func TestDigestsAgree(t *testing.T) {
+	b, _ := decode(t, batchOf(list{"BlockRemoved", list{[]byte("0123456789abcdef")}}))
+	for want, agree := range map[any]bool{
+		"30313233343536373839616263646566": true,
+		"MDEyMzQ1Njc4OWFiY2RlZg==":         true,
+		"30313233343536373839616263646567": false,
+		json.Number(decimal("89abcdef")):   true,
+		json.Number(decimal("01234567")):   false,
+		"MDEyMzQ1Njc4OWFiY2RlZw==":         false,
+		json.Number("-1"):                  false,
+	} {
+		s := Disagreement(b, []map[string]any{{"type": "BlockRemoved", "block_hashes": []any{want}}})
+		if (s == "") != agree {
+			t.Errorf("%v: %q, want agreement %v", want, s, agree)
+		}
+	}
+}
+
+// decimal returns 8 bytes as a big-endian number in decimal.
+func decimal(s string) string { return strconv.FormatUint(binary.BigEndian.Uint64([]byte(s)), 10) }
