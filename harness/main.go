@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"kindex/harness/verify"
+	"kindex/shard"
+)
+
+// Exit codes of every command.
+const (
+	exitOK      = 0
+	exitDiffers = 1 // something that was checked is not as it must be
+	exitUsage   = 2 // a command, flag or file that cannot be right
+)
+
+// command is one of the program's.
+type command struct {
+	name, args, does string
+	run              func(ctx context.Context, c *command, args []string, stdout, stderr io.Writer) int
+}
+
+func commands() []command {
+	return []command{
+		{"verify", "[--index KIND] [--json] FILE...", "replay recordings through an index and compare with the reference and the engine", runVerify},
+	}
+}
+
+// Main runs the program with args, its name left out, and returns the exit code.
+// It ends early, cleanly, when ctx does.
+func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if len(args) == 0 {
+		usage(stdout)
+		return exitOK
+	}
+	switch args[0] {
+	case "help", "-h", "-help", "--help":
+		usage(stdout)
+		return exitOK
+	}
+	all := commands()
+	i := slices.IndexFunc(all, func(c command) bool { return c.name == args[0] })
+	if i < 0 {
+		var names []string
+		for _, c := range all {
+			names = append(names, c.name)
+		}
+		fmt.Fprintf(stderr, "harness: unknown command %q: must be %s\n", args[0], oneOf(names))
+		return exitUsage
+	}
+	return all[i].run(ctx, &all[i], args[1:], stdout, stderr)
+}
+
+func usage(w io.Writer) {
+	fmt.Fprint(w, "harness proves, shows and measures kindex.\n\n")
+	for _, c := range commands() {
+		fmt.Fprintf(w, "  harness %s %s\n      %s\n", c.name, c.args, c.does)
+	}
+	fmt.Fprint(w, "\nharness COMMAND --help tells a command's flags. Exit codes: 0 all is well, 1 something differs, 2 bad usage or an unreadable file.\n")
+}
+
+// oneOf joins names with commas and a last "or".
+func oneOf(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+}
+
+// parse reads flags, which may stand before, between and after the other
+// arguments, and returns those. done is set when the command must end with code.
+func (c *command) parse(fs *flag.FlagSet, args []string, stdout, stderr io.Writer) (rest []string, code int, done bool) {
+	fs.SetOutput(io.Discard)
+	fs.Usage = func() {}
+	for {
+		err := fs.Parse(args)
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintf(stdout, "harness %s %s\n\n%s.\n\n", c.name, c.args, c.does)
+			fs.SetOutput(stdout)
+			fs.PrintDefaults()
+			fmt.Fprintln(stdout)
+			return nil, exitOK, true
+		}
+		if err != nil {
+			fmt.Fprintf(stderr, "harness %s: %v (harness %s --help tells the flags)\n", c.name, err, c.name)
+			return nil, exitUsage, true
+		}
+		args = fs.Args()
+		if len(args) == 0 {
+			return rest, exitOK, false
+		}
+		rest = append(rest, args[0])
+		args = args[1:]
+	}
+}
+
+func runVerify(_ context.Context, c *command, args []string, stdout, stderr io.Writer) int {
+	fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
+	kind := fs.String("index", shard.Kinds[0], "index under test: "+oneOf(shard.Kinds))
+	asJSON := fs.Bool("json", false, "print one JSON object; differences go to standard error")
+	files, code, done := c.parse(fs, args, stdout, stderr)
+	if done {
+		return code
+	}
+	switch {
+	case !slices.Contains(shard.Kinds, *kind):
+		fmt.Fprintf(stderr, "harness verify: --index %q: must be %s\n", *kind, oneOf(shard.Kinds))
+		return exitUsage
+	case len(files) == 0:
+		fmt.Fprintln(stderr, "harness verify: no file: give one or more recordings (kvrec/1, gzipped or plain)")
+		return exitUsage
+	}
+	r, err := verify.Files(files, verify.Options{Index: *kind})
+	if err != nil {
+		fmt.Fprintf(stderr, "harness verify: %v\n", err)
+		return exitUsage
+	}
+	if *asJSON {
+		for _, f := range r.Faults {
+			fmt.Fprintln(stderr, f)
+		}
+		err = r.WriteJSON(stdout)
+	} else {
+		err = r.WriteText(stdout)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "harness verify: %v\n", err)
+		return exitUsage
+	}
+	if !r.OK() {
+		return exitDiffers
+	}
+	return exitOK
+}
