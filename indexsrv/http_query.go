@@ -58,7 +58,7 @@ func appendAnswer(b []byte, rows []row, blockSize uint64) []byte {
 		first = false
 		b = append(b, r.worker.key...)
 		b = append(b, ':')
-		b = appendByRank(b, r.hits, blockSize, func(t *hit) uint32 { return t.device })
+		b = appendByRank(b, r.hits, blockSize, false)
 	}
 	b = append(b, `},"frequencies":[],"instances":{`...)
 	for i := range rows {
@@ -72,7 +72,7 @@ func appendAnswer(b []byte, rows []row, blockSize uint64) []byte {
 		tokens(`,"cpu":`, r.host)
 		tokens(`,"disk":`, r.any)
 		b = append(b, `,"dp":`...)
-		b = appendByRank(b, r.hits, blockSize, func(t *hit) uint32 { return t.any })
+		b = appendByRank(b, r.hits, blockSize, true)
 		if !r.worker.exact() {
 			b = append(b, `,"degraded":true`...)
 		}
@@ -81,13 +81,15 @@ func appendAnswer(b []byte, rows []row, blockSize uint64) []byte {
 	return append(b, "}}"...)
 }
 
-// appendByRank appends {"0":64}: tokens by rank, ranks with none left out.
-func appendByRank(b []byte, hits []hit, blockSize uint64, depth func(*hit) uint32) []byte {
+// appendByRank appends {"0":64}: device tokens by rank. A rank that holds copies
+// in slower tiers only is left out, or has 0 where all ranks are wanted, as the
+// field's indexer writes its dp.
+func appendByRank(b []byte, hits []hit, blockSize uint64, all bool) []byte {
 	b = append(b, '{')
 	empty := true
 	for i := range hits {
-		d := depth(&hits[i])
-		if d == 0 {
+		d := hits[i].device
+		if d == 0 && !all {
 			continue
 		}
 		if !empty {
