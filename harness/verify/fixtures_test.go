@@ -87,7 +87,7 @@ func TestPlantedFault(t *testing.T) {
 		{"forgets every 20th removal", "*evict*", func(idx shard.Index) shard.Index { return &forgetful{Index: idx} }, true, true},
 		{"jumps holes", "*offload*", wrapper(planted.JumpsHoles), false, false},
 		{"takes every tier for the device", "*hicache*", wrapper(planted.IgnoresTier), true, false},
-		{"drops a copy early", "legacy_vllm_0[12]*", wrapper(planted.DropsCopyEarly), false, false},
+		{"drops a copy early", "legacy_sglang*", wrapper(planted.DropsCopyEarly), false, false},
 		{"takes the wrong namespace", "vllm*_[lmc]*", wrapper(planted.WrongNamespace), false, true},
 		{"answers from before", "*evict*", wrapper(planted.StaleAnswer), false, true},
 	}
