@@ -224,6 +224,11 @@ func (f *Feed) forget() {
 	f.refreshStats()
 	f.has, f.last, f.seen = false, 0, 0
 	f.history.reset()
+	f.release()
+}
+
+// release lets go of what waits.
+func (f *Feed) release() {
 	clear(f.held)
 	f.heldLen = 0
 	f.bad = badBatch{}

@@ -5,6 +5,7 @@
 package indexsrv
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -28,6 +29,7 @@ type repair struct {
 	id        uint64
 	issued    uint64 // requests so far
 	start     uint64
+	joining   bool // nothing was admitted when it was made
 	verifying bool // start is the last admitted batch and must be in the answer
 	resyncing bool // the answer is to replace the content as a whole
 	got       bool // anything came
@@ -70,13 +72,13 @@ func (f *Feed) Connected(now time.Time) {
 	case !again:
 	case f.has && f.canReplay():
 		// Batches may have been missed, and the publisher may be another one
-		// whose numbers have already passed the old ones.
-		r.cancel()
+		// whose numbers have already passed the old ones. What is held came
+		// before, perhaps of the older one; the replay has it, too.
+		f.release()
 		r.unverified, r.tries = true, 0
 	case f.has:
 		f.fail(faultUnverified, "the connection was lost for a while and there is no replay socket to ask what was missed")
 	case f.canReplay():
-		// What is held came before, perhaps of another life.
 		f.forget()
 		r.restart(true)
 		r.notBefore, r.confirmAt = now, now.Add(f.limits.ConfirmDelay)
@@ -84,8 +86,11 @@ func (f *Feed) Connected(now time.Time) {
 }
 
 // Disconnected tells that messages may be missed from now on, and why. It may
-// be called again with a better reason.
+// be called again with a better reason. Nothing is asked until Connected: who
+// would answer may be another publisher than the one whose batches are held.
 func (f *Feed) Disconnected(why string, now time.Time) {
+	f.repair.cancel()
+	f.drain(now)
 	if f.connected || f.since.IsZero() {
 		f.since = now
 	}
@@ -142,10 +147,10 @@ func (f *Feed) wanted() (due time.Time, w want) {
 	r := &f.repair
 	held := len(f.held) > 0 || f.bad.open
 	switch {
-	case held, f.connected && (r.wantJoin || r.unverified):
-		return r.notBefore, wantMissing
 	case !f.connected:
 		return time.Time{}, wantNothing
+	case held, r.wantJoin, r.unverified:
+		return r.notBefore, wantMissing
 	case !r.resyncAt.IsZero() && (r.confirmAt.IsZero() || r.resyncAt.Before(r.confirmAt)):
 		return r.resyncAt, wantResync
 	case !r.confirmAt.IsZero():
@@ -161,6 +166,7 @@ func (f *Feed) begin(kind want) {
 	r.id, r.start = r.issued, 0
 	r.got, r.progress, r.prev = false, false, 0
 	r.resyncing = kind == wantResync && f.has
+	r.joining = !f.has
 	r.verifying = f.has && (r.unverified || kind == wantConfirm)
 	if f.has && !r.resyncing {
 		r.start = f.last
@@ -194,11 +200,8 @@ func (f *Feed) ReplayBatch(id, seq uint64, payload []byte, now time.Time) {
 	case f.has && seq <= f.last:
 		f.repeated(seq, payload, now)
 	default:
-		if r.unverified {
-			// The last admitted batch is no longer kept: nothing says that this
-			// is another publisher.
-			r.unverified = false
-			f.drain(now)
+		if r.unverified && !f.unproven(id, fmt.Sprintf("the replay begins at %d, behind the last admitted batch", seq), now) {
+			return
 		}
 		if seq < f.next() || f.held[seq] != nil && !f.agrees(seq, payload) {
 			return
@@ -210,6 +213,21 @@ func (f *Feed) ReplayBatch(id, seq uint64, payload []byte, now time.Time) {
 		}
 		f.fill(seq, payload, now)
 	}
+}
+
+// unproven takes an answer that cannot show whose life it is of. The first time
+// it is asked for again (false); then it is taken as it is, and the stream stays
+// marked.
+func (f *Feed) unproven(id uint64, why string, now time.Time) bool {
+	r := &f.repair
+	if r.tries == 0 && f.limits.ReplayTries > 1 {
+		f.ReplayFailed(id, errors.New(why), now)
+		return false
+	}
+	r.unverified, r.hopeless = false, false
+	f.fail(faultUnverified, "%s", why)
+	f.drain(now)
+	return true
 }
 
 // agrees checks a replayed batch against a held one of the same number: other
@@ -226,15 +244,17 @@ func (f *Feed) agrees(seq uint64, payload []byte) bool {
 func (f *Feed) repeated(seq uint64, payload []byte, now time.Time) {
 	known := f.history.get(seq)
 	switch {
-	case known == 0:
 	case known == digest(payload):
 		if seq == f.last && f.repair.unverified {
 			f.repair.unverified = false
-			f.faults &^= faultUnverified
 			f.drain(now)
 		}
-	case f.decodable(payload):
+	case known != 0 && f.decodable(payload):
 		f.restart()
+	case seq == f.last && f.repair.unverified:
+		// The last number was lost, or it is undecodable now, which proves
+		// nothing.
+		f.unproven(f.repair.id, fmt.Sprintf("the replay's batch %d cannot be compared", seq), now)
 	}
 }
 
@@ -271,6 +291,7 @@ func (f *Feed) badAgain(seq uint64, payload []byte, now time.Time) {
 	if f.bad.open && f.bad.seq == seq && f.bad.sum == digest(payload) {
 		f.repair.hopeless = true
 		f.lose(seq, "the engine itself keeps it undecodable")
+		f.history.note(seq, digest(payload))
 		f.repair.progress = true
 		f.drain(now)
 		return
@@ -297,7 +318,9 @@ func (f *Feed) ReplayEnd(id uint64, now time.Time) {
 		return
 	}
 	r.wantJoin, r.unverified = false, false
-	f.faults &^= faultUnverified
+	if r.joining {
+		f.faults &^= faultUnverified
+	}
 	f.drain(now)
 	if len(f.held) == 0 && !f.bad.open {
 		f.settled(now)
@@ -373,6 +396,10 @@ func (f *Feed) settled(now time.Time) {
 // collect keeps one batch of a replay that is to replace the content.
 func (f *Feed) collect(seq uint64, payload []byte, now time.Time) {
 	r := &f.repair
+	if known := f.history.get(seq); known != 0 && known != digest(payload) && f.decodable(payload) {
+		f.restart()
+		return
+	}
 	switch {
 	case seq != uint64(len(r.whole)):
 		if len(r.whole) == 0 {
@@ -397,30 +424,28 @@ func (f *Feed) resync(now time.Time) {
 	whole := r.whole
 	r.cancel()
 	n := uint64(len(whole))
-	switch {
-	case f.has && n <= f.last:
-		// Older than what was admitted. Another life shows itself otherwise.
-	case f.has && f.history.get(f.last) != 0 && f.history.get(f.last) != digest(whole[f.last]):
+	if n <= f.last {
+		// It does not know the last admitted batch: another, younger life.
 		f.restart()
 		r.notBefore = now
 		return
-	default:
-		for seq := range n {
-			if f.history.get(seq) == 0 {
-				f.counts.recovered++
-			}
+	}
+	for seq := range n {
+		if f.history.get(seq) == 0 {
+			f.counts.recovered++
 		}
-		held, heldLen := f.held, f.heldLen
-		f.held = map[uint64][]byte{}
-		f.forget()
-		f.held, f.heldLen = held, heldLen
-		f.faults, f.reason = 0, ""
-		for seq, payload := range whole {
-			f.unhold(uint64(seq))
-			if !f.admit(uint64(seq), payload, now) {
-				r.hopeless = true
-				f.lose(uint64(seq), "the engine itself keeps it undecodable")
-			}
+	}
+	held, heldLen := f.held, f.heldLen
+	f.held = map[uint64][]byte{}
+	f.forget()
+	f.held, f.heldLen = held, heldLen
+	f.faults, f.reason = 0, ""
+	for seq, payload := range whole {
+		f.unhold(uint64(seq))
+		if !f.admit(uint64(seq), payload, now) {
+			r.hopeless = true
+			f.lose(uint64(seq), "the engine itself keeps it undecodable")
+			f.history.note(uint64(seq), digest(payload))
 		}
 	}
 	f.drain(now)

@@ -38,6 +38,9 @@ func (h *history) add(seq, sum uint64) {
 	h.next = seq + 1
 }
 
+// note keeps the hash of the last number noted or skipped, which is seq.
+func (h *history) note(seq, sum uint64) { *h.slot(seq) = sum }
+
 // skip makes the numbers from the last noted one up to seq, exclusive, unknown.
 func (h *history) skip(seq uint64) {
 	from := h.next
