@@ -166,7 +166,7 @@ type Feed struct {
 
 	// What came live.
 	seen    uint64 // one past the greatest number seen live or admitted, this epoch
-	held    map[uint64][]byte
+	held    map[uint64]heldBatch
 	heldLen int // bytes
 	bad     badBatch
 
@@ -193,6 +193,12 @@ type counts struct {
 	batches, events, gaps, recovered, lost, restarts, duplicates, rankMismatches uint64
 }
 
+// heldBatch is a batch that waits for those before it.
+type heldBatch struct {
+	payload  []byte
+	replayed bool // came through replay
+}
+
 // badBatch is an undecodable payload whose number was not admitted yet.
 type badBatch struct {
 	open bool
@@ -210,7 +216,7 @@ func NewFeed(cfg StreamConfig, idx *Writer, h shard.Holder) *Feed {
 		h:      h,
 		norm:   newNormaliser(&cfg),
 		epoch:  1,
-		held:   map[uint64][]byte{},
+		held:   map[uint64]heldBatch{},
 	}
 	f.limits.setDefaults()
 	f.repair.wantJoin = f.canReplay()

@@ -24,7 +24,7 @@ func (f *Feed) Live(seq uint64, payload []byte, now time.Time) {
 	switch {
 	case f.has && seq <= f.last:
 		f.past(seq, payload, now)
-	case f.held[seq] != nil:
+	case f.holds(seq):
 		f.again(seq, payload, now)
 	case seq == f.next() && !f.waiting():
 		f.follows(seq, payload, now)
@@ -77,7 +77,7 @@ func (f *Feed) past(seq uint64, payload []byte, now time.Time) {
 // of two lives, and what was held is of the older one.
 func (f *Feed) again(seq uint64, payload []byte, now time.Time) {
 	switch {
-	case digest(f.held[seq]) == digest(payload):
+	case digest(f.held[seq].payload) == digest(payload):
 		f.counts.duplicates++
 	case !f.decodable(payload):
 		f.dropped[dropMalformed]++
@@ -99,7 +99,7 @@ func (f *Feed) ahead(seq uint64, payload []byte, now time.Time) {
 		f.admit(seq, payload, now)
 		return
 	}
-	f.hold(seq, payload)
+	f.hold(seq, payload, false)
 	for len(f.held) > f.limits.HeldBatches || f.heldLen > f.limits.HeldBytes {
 		const why = "more batches came meanwhile than may wait"
 		if f.waiting() {
@@ -129,29 +129,38 @@ func (f *Feed) undecodable(seq uint64, payload []byte) {
 	}
 }
 
-func (f *Feed) hold(seq uint64, payload []byte) {
-	if f.held[seq] == nil {
-		f.held[seq] = payload
+func (f *Feed) holds(seq uint64) bool {
+	_, ok := f.held[seq]
+	return ok
+}
+
+func (f *Feed) hold(seq uint64, payload []byte, replayed bool) {
+	if !f.holds(seq) {
+		f.held[seq] = heldBatch{payload, replayed}
 		f.heldLen += len(payload)
 	}
 }
 
-func (f *Feed) unhold(seq uint64) []byte {
-	p := f.held[seq]
+func (f *Feed) unhold(seq uint64) heldBatch {
+	b := f.held[seq]
 	delete(f.held, seq)
-	f.heldLen -= len(p)
-	return p
+	f.heldLen -= len(b.payload)
+	return b
+}
+
+// admitHeld applies what is held under seq, which continues the stream. It was
+// decoded when it was held, so it is a batch.
+func (f *Feed) admitHeld(seq uint64, now time.Time) {
+	b := f.unhold(seq)
+	if f.admit(seq, b.payload, now) && b.replayed {
+		f.counts.recovered++
+	}
 }
 
 // drain applies what is held and follows.
 func (f *Feed) drain(now time.Time) {
-	for !f.waiting() {
-		seq := f.next()
-		if f.held[seq] == nil {
-			return
-		}
-		// It was decoded when it was held, so it is admitted.
-		f.admit(seq, f.unhold(seq), now)
+	for !f.waiting() && f.holds(f.next()) {
+		f.admitHeld(f.next(), now)
 	}
 }
 
@@ -199,7 +208,7 @@ func (f *Feed) giveUp(why string, now time.Time) {
 		if seq != f.next() {
 			f.lose(seq-1, why)
 		}
-		f.admit(seq, f.unhold(seq), now)
+		f.admitHeld(seq, now)
 	}
 	// An undecodable number that not even the replay knows was never one.
 	f.bad = badBatch{}

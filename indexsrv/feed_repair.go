@@ -203,7 +203,7 @@ func (f *Feed) ReplayBatch(id, seq uint64, payload []byte, now time.Time) {
 		if r.unverified && !f.unproven(id, fmt.Sprintf("the replay begins at %d, behind the last admitted batch", seq), now) {
 			return
 		}
-		if seq < f.next() || f.held[seq] != nil && !f.agrees(seq, payload) {
+		if seq < f.next() || f.holds(seq) && !f.agrees(seq, payload) {
 			return
 		}
 		if first && seq > f.next() {
@@ -233,7 +233,7 @@ func (f *Feed) unproven(id uint64, why string, now time.Time) bool {
 // agrees checks a replayed batch against a held one of the same number: other
 // bytes mean that what is held, or what was admitted, is of an older life.
 func (f *Feed) agrees(seq uint64, payload []byte) bool {
-	if digest(f.held[seq]) == digest(payload) || !f.decodable(payload) {
+	if digest(f.held[seq].payload) == digest(payload) || !f.decodable(payload) {
 		return true
 	}
 	f.restart()
@@ -262,9 +262,7 @@ func (f *Feed) repeated(seq uint64, payload []byte, now time.Time) {
 func (f *Feed) fill(seq uint64, payload []byte, now time.Time) {
 	r := &f.repair
 	if seq == f.next() {
-		if held := f.held[seq]; held != nil {
-			f.unhold(seq)
-		}
+		f.unhold(seq)
 		if f.admit(seq, payload, now) {
 			r.progress = true
 			f.counts.recovered++
@@ -280,7 +278,7 @@ func (f *Feed) fill(seq uint64, payload []byte, now time.Time) {
 		return
 	}
 	if len(f.held) < f.limits.HeldBatches && f.heldLen+len(payload) <= f.limits.HeldBytes {
-		f.hold(seq, payload)
+		f.hold(seq, payload, true)
 	}
 }
 
@@ -436,7 +434,7 @@ func (f *Feed) resync(now time.Time) {
 		}
 	}
 	held, heldLen := f.held, f.heldLen
-	f.held = map[uint64][]byte{}
+	f.held = map[uint64]heldBatch{}
 	f.forget()
 	f.held, f.heldLen = held, heldLen
 	f.faults, f.reason = 0, ""

@@ -158,6 +158,9 @@ func (r *zmqReplay) pump(idle time.Duration) (more, done bool) {
 	var err error
 	now := time.Now()
 	r.msgs, more, end, err = receiveReplay(r.sock, r.msgs[:0])
+	// Whether the live connection broke before this came decides whose life it
+	// may be of.
+	t.monitor(nil, now)
 	if end || err != nil {
 		r.finish(end, err)
 		return false, true
@@ -166,8 +169,8 @@ func (r *zmqReplay) pump(idle time.Duration) (more, done bool) {
 		t.s.replayed(r.req.ID, r.msgs, false, nil, now)
 		r.forget()
 		_ = r.wait.Deadline(now.Add(idle))
-		t.next(now)
 	}
+	t.next(now)
 	return more, false
 }
 

@@ -170,16 +170,7 @@ func (t *zmqTap) pump() (more bool) {
 	now := time.Now()
 	var err error
 	t.msgs, more, err = receiveLive(t.sub, t.msgs[:0])
-	t.monitor(err)
-	for _, c := range t.changes {
-		if c.up {
-			t.ever = true
-			t.s.connected(now)
-		} else {
-			t.s.disconnected(c.why, now)
-			t.signalLost()
-		}
-	}
+	t.monitor(err, now)
 	if len(t.msgs) > 0 {
 		if !t.ever && len(t.changes) == 0 {
 			// Peers older than ZMTP 3 finish no handshake that would be told.
@@ -205,8 +196,9 @@ func (t *zmqTap) next(now time.Time) {
 	}
 }
 
-// monitor reads what became of the connection into changes. mu is held.
-func (t *zmqTap) monitor(err error) {
+// monitor tells the stream what became of the connection. err is what receiving
+// from it met. mu is held.
+func (t *zmqTap) monitor(err error, now time.Time) {
 	t.changes = t.changes[:0]
 	if err != nil {
 		t.changes = append(t.changes, change{why: fmt.Sprintf("receiving: %v", err)})
@@ -214,13 +206,22 @@ func (t *zmqTap) monitor(err error) {
 	for {
 		events, err := t.mon.GetEvents()
 		if err != nil || events&zmq.POLLIN == 0 {
-			return
+			break
 		}
 		ev, _, _, err := t.mon.RecvEvent(zmq.DONTWAIT)
 		if err != nil {
-			return
+			break
 		}
 		t.changed(ev)
+	}
+	for _, c := range t.changes {
+		if c.up {
+			t.ever = true
+			t.s.connected(now)
+		} else {
+			t.s.disconnected(c.why, now)
+			t.signalLost()
+		}
 	}
 }
 

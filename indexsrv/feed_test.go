@@ -1,0 +1,713 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package indexsrv
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"kindex/internal/kv"
+	"kindex/shard"
+)
+
+// Parents may come after their children; then the children count at once.
+func TestOrphansAttach(t *testing.T) {
+	f := newFeedTest(t, false, nil).connect()
+	f.live(0, storeOf(12, 13, 14))
+	if got := depth(f.w, f.h, 11, 12, 13, 14); got != 0 {
+		t.Errorf("before the parent: depth %d, want 0", got)
+	}
+	if st := f.Status(); st.Orphans != 2 || st.State != StateActive {
+		t.Errorf("got %d orphans, state %v; want 2, active", st.Orphans, st.State)
+	}
+	f.live(1, storeOf(0, 11, 12))
+	if got := depth(f.w, f.h, 11, 12, 13, 14); got != 4 {
+		t.Errorf("after the parent: depth %d, want 4", got)
+	}
+	if st := f.Status(); st.Orphans != 0 {
+		t.Errorf("got %d orphans, want 0", st.Orphans)
+	}
+}
+
+// A dropped orphan makes the stream inexact until the engine clears its cache.
+func TestDroppedOrphanDegrades(t *testing.T) {
+	idx, err := shard.New("reference", shard.Options{MaxOrphanBlocks: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := NewWriter(idx)
+	h, err := w.AddHolder(testModel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &feedTest{TB: t, Feed: NewFeed(StreamConfig{Model: testModel, BlockSize: testBlock}, w, h), w: w, h: h, now: epochTime}
+	f.connect()
+	f.live(0, storeOf(90, 1), storeOf(91, 2))
+	f.wantState(StateActive)
+	f.live(1, storeOf(92, 3))
+	f.wantState(StateDegraded)
+	if got := f.Status().Dropped["orphan_dropped"]; got != 1 {
+		t.Errorf("orphan_dropped: got %d, want 1", got)
+	}
+	f.live(2, clearAll())
+	f.wantState(StateActive)
+}
+
+// Copies are counted: one removal for each announcement.
+func TestCopies(t *testing.T) {
+	f := newFeedTest(t, false, nil).connect()
+	f.live(0, storeOf(0, 11, 12, 13, 14))
+	f.live(1, storeOf(0, 11, 12, 13, 14))
+	for i, want := range []int{4, 0, 0} {
+		f.live(uint64(2+i), removeOf(11, 12, 13, 14))
+		if got := depth(f.w, f.h, 11, 12, 13, 14); got != want {
+			t.Errorf("after removal %d: depth %d, want %d", i+1, got, want)
+		}
+	}
+	if got := f.Status().Dropped["remove_unknown"]; got != 4 {
+		t.Errorf("remove_unknown: got %d, want 4", got)
+	}
+}
+
+// A removed middle block hides what lies below it, and its return heals it.
+func TestHoleHeals(t *testing.T) {
+	f := newFeedTest(t, false, nil).connect()
+	f.live(0, storeOf(0, 11, 12, 13, 14))
+	f.live(1, removeOf(12))
+	if got := depth(f.w, f.h, 11, 12, 13, 14); got != 1 {
+		t.Errorf("with a hole: depth %d, want 1", got)
+	}
+	f.live(2, storeOf(11, 12))
+	if got := depth(f.w, f.h, 11, 12, 13, 14); got != 4 {
+		t.Errorf("healed: depth %d, want 4", got)
+	}
+}
+
+// Two ranks of one worker are two holders.
+func TestRanksApart(t *testing.T) {
+	w := newIndex(t)
+	var feeds []*Feed
+	var holders []shard.Holder
+	for rank := range 2 {
+		h, err := w.AddHolder(testModel)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := NewFeed(StreamConfig{Rank: rank, Model: testModel, BlockSize: testBlock}, w, h)
+		f.Connected(epochTime)
+		f.Live(0, payload(storeOf(0, 11, 12, 13, 14)), epochTime)
+		feeds, holders = append(feeds, f), append(holders, h)
+	}
+	feeds[1].Live(1, payload(removeOf(11, 12, 13, 14)), epochTime)
+	if a, b := depth(w, holders[0], 11, 12, 13, 14), depth(w, holders[1], 11, 12, 13, 14); a != 4 || b != 0 {
+		t.Errorf("depths: got %d and %d, want 4 and 0", a, b)
+	}
+	// The helper's payloads say rank 0.
+	if a, b := feeds[0].Status().RankMismatches, feeds[1].Status().RankMismatches; a != 0 || b != 2 {
+		t.Errorf("rank mismatches: got %d and %d, want 0 and 2", a, b)
+	}
+}
+
+// A late joiner without a replay socket has lost what came before; with one it
+// asks from 0, also of a silent engine.
+func TestJoin(t *testing.T) {
+	t.Run("no replay", func(t *testing.T) {
+		f := newFeedTest(t, false, nil)
+		f.wantState(StatePending)
+		f.connect()
+		f.wantState(StateActive)
+		f.notAsked()
+		f.live(5, storeOf(0, 1))
+		f.wantState(StateDegraded)
+		if st := f.Status(); st.Lost != 5 || st.Gaps != 1 || st.LastSeq != 5 || st.Repairing {
+			t.Errorf("got %s; want 5 lost in 1 gap", statusLine(st))
+		}
+		f.want(1)
+		f.live(6, clearAll(), storeOf(0, 2))
+		f.wantState(StateActive)
+		f.want(2)
+	})
+	t.Run("silent engine", func(t *testing.T) {
+		f := newFeedTest(t, true, nil)
+		f.notAsked()
+		f.connect().wantState(StateDegraded)
+		if !f.Status().Repairing {
+			t.Error("joining: got not repairing")
+		}
+		id := f.asked(0)
+		f.notAsked()
+		f.answer(id, 0, payload(storeOf(0, 1)), payload(storeOf(1, 2)))
+		f.wantState(StateActive)
+		f.want(1, 2)
+		if st := f.Status(); st.Recovered != 2 || st.LastSeq != 1 || st.Epoch != 1 {
+			t.Errorf("got %s; want 2 recovered, at 1 of epoch 1", statusLine(st))
+		}
+	})
+	t.Run("fresh engine", func(t *testing.T) {
+		f := newFeedTest(t, true, nil).connect()
+		f.answer(f.asked(0), 0)
+		f.wantState(StateActive)
+		f.live(0, storeOf(0, 1))
+		f.wantState(StateActive)
+		f.want(1)
+	})
+	t.Run("live meanwhile", func(t *testing.T) {
+		f := newFeedTest(t, true, nil).connect()
+		id := f.asked(0)
+		p := [][]byte{payload(storeOf(0, 1)), payload(removeOf(1)), payload(storeOf(0, 2))}
+		f.Live(2, p[2], f.now)
+		f.want()
+		f.answer(id, 0, p...)
+		f.wantState(StateActive)
+		f.want(2)
+		if st := f.Status(); st.Duplicates != 0 || st.HeldBatches != 0 {
+			t.Errorf("got %s; want no duplicates, nothing held", statusLine(st))
+		}
+	})
+	t.Run("buffer begins later", func(t *testing.T) {
+		f := newFeedTest(t, true, nil).connect()
+		p := [][]byte{payload(storeOf(0, 1)), payload(storeOf(1, 2))}
+		f.answer(f.asked(0), 7, p...)
+		f.wantState(StateDegraded)
+		f.want(1, 2)
+		if st := f.Status(); st.Lost != 7 || st.LastSeq != 8 || st.Repairing {
+			t.Errorf("got %s; want 7 lost, at 8", statusLine(st))
+		}
+		f.now = f.now.Add(time.Hour)
+		f.answer(f.asked(8), 8, p[1]) // it was silent: asked once more
+		f.now = f.now.Add(time.Hour)
+		f.notAsked() // the past will not come back
+	})
+	t.Run("silent, then asked once more", func(t *testing.T) {
+		f := newFeedTest(t, true, nil).connect()
+		f.answer(f.asked(0), 0)
+		f.notAsked()
+		f.now = f.now.Add(2 * time.Second)
+		f.answer(f.asked(0), 0, payload(storeOf(0, 1)))
+		f.want(1)
+		f.now = f.now.Add(time.Hour)
+		f.notAsked()
+	})
+}
+
+// Missing batches come from the replay, in order, before what came live after
+// them; and each once.
+func TestGapFilledInOrder(t *testing.T) {
+	f := newFeedTest(t, true, nil).connect()
+	f.answer(f.asked(0), 0)
+	p := [][]byte{payload(storeOf(0, 1)), payload(storeOf(0, 2)), payload(removeOf(1)), payload(storeOf(0, 3)), payload(removeOf(3))}
+	f.Live(0, p[0], f.now)
+	f.Live(3, p[3], f.now)
+	f.want(1)
+	f.wantState(StateDegraded)
+	id := f.asked(0)
+	f.Live(4, p[4], f.now)
+	f.ReplayBatch(id, 0, p[0], f.now)
+	f.ReplayBatch(id, 1, p[1], f.now)
+	f.want(1, 2)
+	f.ReplayBatch(id, 2, p[2], f.now)
+	f.want(2)
+	f.ReplayBatch(id, 3, p[3], f.now)
+	f.ReplayBatch(id, 4, p[4], f.now)
+	f.ReplayEnd(id, f.now)
+	f.wantState(StateActive)
+	if st := f.Status(); st.Gaps != 1 || st.Recovered != 2 || st.Lost != 0 || st.Batches != 5 || st.Duplicates != 0 {
+		t.Errorf("got %s, %d batches; want 1 gap, 2 recovered, 0 lost, 5 batches, 0 duplicates", statusLine(st), st.Batches)
+	}
+}
+
+// A hole inside an answer is asked for again, from what was reached.
+func TestHoleInAnswer(t *testing.T) {
+	f := newFeedTest(t, true, nil).connect()
+	id := f.asked(0)
+	p := [][]byte{payload(storeOf(0, 1)), payload(storeOf(0, 2)), payload(storeOf(0, 3)), payload(storeOf(0, 4))}
+	f.ReplayBatch(id, 0, p[0], f.now)
+	f.ReplayBatch(id, 1, p[1], f.now)
+	f.ReplayBatch(id, 3, p[3], f.now)
+	f.ReplayEnd(id, f.now)
+	f.want(1, 2)
+	f.wantState(StateDegraded)
+	f.answer(f.asked(1), 1, p[1:]...)
+	f.want(1, 2, 3, 4)
+	f.wantState(StateActive)
+	if st := f.Status(); st.Lost != 0 || st.Recovered != 4 {
+		t.Errorf("got %s; want 4 recovered, 0 lost", statusLine(st))
+	}
+}
+
+// What the replay does not have is lost: counted, visible, and the newer batches
+// go on.
+func TestGapLost(t *testing.T) {
+	f := newFeedTest(t, true, nil).connect()
+	f.answer(f.asked(0), 0)
+	p := [][]byte{payload(storeOf(0, 1)), nil, nil, payload(storeOf(0, 4))}
+	f.Live(0, p[0], f.now)
+	f.Live(3, p[3], f.now)
+	f.answer(f.asked(0), 3, p[3])
+	f.want(1, 4)
+	f.wantState(StateDegraded)
+	if st := f.Status(); st.Lost != 2 || st.Gaps != 1 || st.Repairing || st.LastError == "" {
+		t.Errorf("got %s; want 2 lost in 1 gap, not repairing, and why", statusLine(st))
+	}
+	f.live(4, storeOf(0, 5))
+	f.want(1, 4, 5)
+	f.wantState(StateDegraded)
+}
+
+// A replay socket that does not answer does not stop the stream for good, and
+// when it answers later the history brings it back to exact.
+func TestDeafReplay(t *testing.T) {
+	f := newFeedTest(t, true, nil).connect()
+	f.answer(f.asked(0), 0)
+	p := [][]byte{payload(storeOf(0, 1)), payload(storeOf(0, 2)), payload(removeOf(1)), payload(storeOf(0, 3))}
+	f.Live(0, p[0], f.now)
+	f.Live(2, p[2], f.now)
+	f.ReplayFailed(f.asked(0), errors.New("no answer for 5s"), f.now)
+	f.want(1)
+	_, _, f.now = f.Next(f.now)
+	f.ReplayFailed(f.asked(0), errors.New("no answer for 5s"), f.now)
+	f.want()
+	f.wantState(StateDegraded)
+	if st := f.Status(); st.Lost != 1 || st.Repairing || !contains(st.LastError, "does not answer") {
+		t.Errorf("got %s; want 1 lost, not repairing, and why", statusLine(st))
+	}
+	f.notAsked()
+	_, _, wake := f.Next(f.now)
+	if got := wake.Sub(f.now); got != f.limits.ResyncDelay {
+		t.Fatalf("next try after %v, want %v", got, f.limits.ResyncDelay)
+	}
+	f.now = wake
+	id := f.asked(0)
+	f.Live(3, p[3], f.now) // waits for the whole
+	f.want()
+	f.answer(id, 0, p[:3]...)
+	f.want(2, 3)
+	f.wantState(StateActive)
+	if st := f.Status(); st.Epoch != 1 || st.LastSeq != 3 || st.Restarts != 0 {
+		t.Errorf("got %s; want epoch 1, at 3, no restart", statusLine(st))
+	}
+}
+
+// What waits behind a gap is bounded by count and by bytes; past it the gap is
+// given up, in order.
+func TestHeldBounded(t *testing.T) {
+	for _, byBytes := range []bool{false, true} {
+		p, bytes := [][]byte{}, 0
+		for b := uint64(3); b < 13; b++ {
+			p = append(p, payload(storeOf(0, b)))
+			bytes += len(p[len(p)-1])
+		}
+		f := newFeedTest(t, true, func(c *StreamConfig) {
+			if byBytes {
+				c.Limits.HeldBytes = bytes
+			} else {
+				c.Limits.HeldBatches = len(p)
+			}
+		}).connect()
+		f.answer(f.asked(0), 0)
+		f.live(0, storeOf(0, 1))
+		for i := range p {
+			f.Live(uint64(2+i), p[i], f.now)
+		}
+		f.want(1)
+		id := f.asked(0)
+		f.live(12, storeOf(0, 13))
+		f.want(1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
+		f.wantState(StateDegraded)
+		f.answer(id, 0, payload(storeOf(0, 1))) // too late, and ignored
+		if st := f.Status(); st.Lost != 1 || st.HeldBatches != 0 || st.HeldBytes != 0 {
+			t.Errorf("by bytes %v: got %s; want 1 lost, nothing held", byBytes, statusLine(st))
+		}
+	}
+}
+
+// The same bytes again are a duplicate, whatever their number.
+func TestDuplicates(t *testing.T) {
+	f := newFeedTest(t, false, nil).connect()
+	p := [][]byte{payload(storeOf(0, 1)), payload(storeOf(0, 2)), payload(removeOf(1))}
+	for seq, b := range p {
+		f.Live(uint64(seq), b, f.now)
+	}
+	for seq, b := range p {
+		f.Live(uint64(seq), b, f.now)
+	}
+	f.want(2)
+	f.wantState(StateActive)
+	if st := f.Status(); st.Duplicates != 3 || st.Restarts != 0 || st.LastSeq != 2 {
+		t.Errorf("got %s; want 3 duplicates, no restart, at 2", statusLine(st))
+	}
+}
+
+// A number that was passed, with other bytes, is another life: everything of the
+// old one goes at once.
+func TestRestart(t *testing.T) {
+	life := func(f *feedTest) {
+		for seq := range uint64(100) {
+			f.live(seq, storeOf(seq, seq+1))
+		}
+		if got := depth(f.w, f.h, 1, 2, 3); got != 3 {
+			t.Fatalf("old life: depth %d, want 3", got)
+		}
+	}
+	t.Run("in full view", func(t *testing.T) {
+		f := newFeedTest(t, false, nil).connect()
+		life(f)
+		f.live(0, storeOf(0, 500))
+		f.want(500)
+		f.wantState(StateActive)
+		if st := f.Status(); st.Restarts != 1 || st.Epoch != 2 || st.LastSeq != 0 || st.Lost != 0 {
+			t.Errorf("got %s; want 1 restart, epoch 2, at 0", statusLine(st))
+		}
+	})
+	t.Run("startup clear", func(t *testing.T) {
+		f := newFeedTest(t, false, nil).connect()
+		life(f)
+		f.live(0, clearAll())
+		f.want()
+		if st := f.Status(); st.Restarts != 1 || st.Epoch != 2 {
+			t.Errorf("got %s; want 1 restart, epoch 2", statusLine(st))
+		}
+	})
+	t.Run("seen late without replay", func(t *testing.T) {
+		f := newFeedTest(t, false, nil).connect()
+		life(f)
+		f.live(3, storeOf(0, 500))
+		f.want(500)
+		f.wantState(StateDegraded)
+		if st := f.Status(); st.Restarts != 1 || st.Lost != 3 {
+			t.Errorf("got %s; want 1 restart, 3 lost", statusLine(st))
+		}
+	})
+	t.Run("seen late with replay", func(t *testing.T) {
+		f := newFeedTest(t, true, nil).connect()
+		f.answer(f.asked(0), 0)
+		life(f)
+		p := payload(storeOf(0, 500))
+		f.Live(1, p, f.now)
+		f.want()
+		f.answer(f.asked(0), 0, payload(storeOf(0, 499)), p)
+		f.want(499, 500)
+		f.wantState(StateActive)
+	})
+	t.Run("older than the history", func(t *testing.T) {
+		f := newFeedTest(t, false, nil).connect()
+		p := payload(storeOf(0, 1))
+		f.Live(0, p, f.now)
+		for seq := uint64(1); seq <= historyLen; seq++ {
+			f.live(seq)
+		}
+		f.Live(0, p, f.now) // its bytes are forgotten by now
+		if st := f.Status(); st.Restarts != 1 {
+			t.Errorf("got %s; want 1 restart", statusLine(st))
+		}
+	})
+	t.Run("undecodable is none", func(t *testing.T) {
+		f := newFeedTest(t, false, nil).connect()
+		life(f)
+		f.Live(0, []byte("garbage"), f.now)
+		f.wantState(StateActive)
+		if st := f.Status(); st.Restarts != 0 || st.Dropped["malformed"] != 1 || st.LastSeq != 99 {
+			t.Errorf("got %s; want no restart, 1 malformed, at 99", statusLine(st))
+		}
+	})
+	t.Run("held batches go too", func(t *testing.T) {
+		f := newFeedTest(t, true, nil).connect()
+		f.answer(f.asked(0), 0)
+		f.live(0, storeOf(0, 1))
+		f.live(7, storeOf(0, 2))
+		f.live(0, storeOf(0, 500))
+		f.want(500)
+		if st := f.Status(); st.HeldBatches != 0 || st.Restarts != 1 {
+			t.Errorf("got %s; want nothing held, 1 restart", statusLine(st))
+		}
+		f.wantState(StateActive)
+	})
+	t.Run("two batches of one number", func(t *testing.T) {
+		f := newFeedTest(t, true, nil).connect()
+		f.answer(f.asked(0), 0)
+		f.live(0, storeOf(0, 1))
+		f.live(7, storeOf(0, 2))
+		f.live(7, storeOf(0, 3))
+		f.want()
+		if st := f.Status(); st.HeldBatches != 1 || st.Restarts != 1 {
+			t.Errorf("got %s; want the newer one held, 1 restart", statusLine(st))
+		}
+	})
+}
+
+// After a reconnect the last admitted batch is read again: it tells whether the
+// publisher is the same, also where its numbers have overtaken the old ones.
+func TestReconnect(t *testing.T) {
+	begin := func(t *testing.T) (*feedTest, [][]byte) {
+		f := newFeedTest(t, true, nil).connect()
+		f.answer(f.asked(0), 0)
+		p := [][]byte{payload(storeOf(0, 1)), payload(storeOf(0, 2)), payload(storeOf(0, 3))}
+		f.Live(0, p[0], f.now)
+		f.Live(1, p[1], f.now)
+		f.Disconnected("the peer closed it", f.now)
+		f.wantState(StateDegraded)
+		f.notAsked()
+		f.Connected(f.now)
+		return f, p
+	}
+	t.Run("the same publisher", func(t *testing.T) {
+		f, p := begin(t)
+		id := f.asked(1)
+		f.Live(2, p[2], f.now) // waits for the proof
+		f.want(1, 2)
+		f.ReplayBatch(id, 1, p[1], f.now)
+		f.want(1, 2, 3)
+		f.ReplayEnd(id, f.now)
+		f.wantState(StateActive)
+		if st := f.Status(); st.Restarts != 0 || st.Gaps != 0 || st.Duplicates != 0 {
+			t.Errorf("got %s; want no restart, gap or duplicate", statusLine(st))
+		}
+	})
+	t.Run("missed meanwhile", func(t *testing.T) {
+		f, p := begin(t)
+		f.answer(f.asked(1), 1, p[1:]...)
+		f.wantState(StateActive)
+		f.want(1, 2, 3)
+	})
+	t.Run("another one, further", func(t *testing.T) {
+		f, _ := begin(t)
+		q := [][]byte{payload(storeOf(0, 501)), payload(storeOf(0, 502)), payload(storeOf(0, 503))}
+		f.Live(2, q[2], f.now)
+		f.answer(f.asked(1), 1, q[1:]...)
+		f.want()
+		if st := f.Status(); st.Restarts != 1 || st.Epoch != 2 {
+			t.Errorf("got %s; want 1 restart, epoch 2", statusLine(st))
+		}
+		f.answer(f.asked(0), 0, q...)
+		f.want(501, 502, 503)
+		f.wantState(StateActive)
+	})
+	t.Run("another one, younger and silent", func(t *testing.T) {
+		f, _ := begin(t)
+		f.answer(f.asked(1), 1)
+		f.want()
+		f.answer(f.asked(0), 0, payload(storeOf(0, 501)))
+		f.want(501)
+		f.wantState(StateActive)
+		if st := f.Status(); st.Restarts != 1 || st.Epoch != 2 || st.LastSeq != 0 {
+			t.Errorf("got %s; want 1 restart, epoch 2, at 0", statusLine(st))
+		}
+	})
+	t.Run("nobody answers", func(t *testing.T) {
+		f, p := begin(t)
+		f.Live(2, p[2], f.now)
+		f.ReplayFailed(f.asked(1), errors.New("no answer for 5s"), f.now)
+		f.want(1, 2)
+		_, _, f.now = f.Next(f.now)
+		f.ReplayFailed(f.asked(1), errors.New("no answer for 5s"), f.now)
+		f.want(1, 2, 3)
+		f.wantState(StateDegraded)
+		if f.Status().Repairing {
+			t.Error("given up: got repairing")
+		}
+	})
+	t.Run("no replay socket", func(t *testing.T) {
+		f := newFeedTest(t, false, nil).connect()
+		f.live(0, storeOf(0, 1))
+		f.Disconnected("the peer closed it", f.now)
+		f.Connected(f.now)
+		f.wantState(StateDegraded)
+		f.live(1, storeOf(0, 2))
+		f.wantState(StateActive)
+		f.want(1, 2)
+	})
+}
+
+// Answers of an older request, or of the request before a restart, change nothing.
+func TestStaleAnswers(t *testing.T) {
+	f := newFeedTest(t, true, nil).connect()
+	old := f.asked(0)
+	f.Disconnected("test", f.now)
+	f.Connected(f.now)
+	id := f.asked(0)
+	f.answer(old, 0, payload(storeOf(0, 1)))
+	f.ReplayFailed(old, errors.New("test"), f.now)
+	f.want()
+	f.answer(id, 0, payload(storeOf(0, 2)))
+	f.want(2)
+	f.answer(id, 1, payload(storeOf(0, 3)))
+	f.want(2)
+}
+
+// An undecodable payload is a gap at its number, repaired like one.
+func TestUndecodable(t *testing.T) {
+	bad := []byte{0x93, 0xc1}
+	begin := func(t *testing.T, replay bool) *feedTest {
+		f := newFeedTest(t, replay, nil).connect()
+		if replay {
+			f.answer(f.asked(0), 0)
+		}
+		f.live(0, storeOf(0, 1))
+		f.Live(1, bad, f.now)
+		f.wantState(StateDegraded)
+		return f
+	}
+	t.Run("replay has it", func(t *testing.T) {
+		f := begin(t, true)
+		f.live(2, storeOf(0, 3))
+		f.want(1)
+		f.ReplayBatch(f.asked(0), 1, payload(storeOf(0, 2)), f.now)
+		f.want(1, 2, 3)
+		if st := f.Status(); st.Gaps != 1 || st.Recovered != 1 || st.Lost != 0 || st.Dropped["malformed"] != 1 {
+			t.Errorf("got %s; want 1 gap, 1 recovered, 1 malformed", statusLine(st))
+		}
+	})
+	t.Run("replay has the same", func(t *testing.T) {
+		f := begin(t, true)
+		p := payload(storeOf(0, 3))
+		f.Live(2, p, f.now)
+		f.answer(f.asked(0), 1, bad, p)
+		f.want(1, 3)
+		f.wantState(StateDegraded)
+		if st := f.Status(); st.Gaps != 1 || st.Lost != 1 || st.Repairing {
+			t.Errorf("got %s; want 1 gap, 1 lost", statusLine(st))
+		}
+	})
+	t.Run("no replay", func(t *testing.T) {
+		f := begin(t, false)
+		f.live(2, storeOf(0, 3))
+		f.want(1, 3)
+		f.wantState(StateDegraded)
+		if st := f.Status(); st.Gaps != 1 || st.Lost != 1 {
+			t.Errorf("got %s; want 1 gap, 1 lost", statusLine(st))
+		}
+	})
+	t.Run("no replay, and the good one after it", func(t *testing.T) {
+		f := begin(t, false)
+		f.live(1, storeOf(0, 2))
+		f.want(1, 2)
+		f.wantState(StateActive)
+	})
+	t.Run("a number that nobody knows", func(t *testing.T) {
+		f := newFeedTest(t, true, nil).connect()
+		p := payload(storeOf(0, 1))
+		f.answer(f.asked(0), 0, p)
+		f.Live(1<<60, bad, f.now)
+		f.answer(f.asked(0), 0, p)
+		_, _, f.now = f.Next(f.now)
+		f.answer(f.asked(0), 0, p)
+		f.wantState(StateActive)
+		f.live(1, storeOf(0, 2))
+		f.want(1, 2)
+		if st := f.Status(); st.Lost != 0 || st.Restarts != 0 {
+			t.Errorf("got %s; want nothing lost", statusLine(st))
+		}
+	})
+	t.Run("the mark of a replay's end", func(t *testing.T) {
+		f := newFeedTest(t, false, nil).connect()
+		f.live(1<<64-1, storeOf(0, 1))
+		f.live(0, storeOf(0, 2))
+		f.want(2)
+		f.wantState(StateActive)
+	})
+}
+
+// A stream without a connection is pending, then failed, and says why.
+func TestConnectionStates(t *testing.T) {
+	f := newFeedTest(t, false, nil)
+	_, _, wake := f.Next(f.now)
+	if got := wake.Sub(f.now); got != f.limits.ConnectPeriod {
+		t.Fatalf("woken after %v, want %v", got, f.limits.ConnectPeriod)
+	}
+	f.wantState(StatePending)
+	f.Disconnected("connection refused", f.now)
+	f.now = wake
+	f.Next(f.now)
+	f.wantState(StateFailed)
+	if got := f.Status().LastError; !contains(got, "connection refused") || !contains(got, f.cfg.Endpoint) {
+		t.Errorf("last error: got %q, want the endpoint and the cause", got)
+	}
+	f.connect().wantState(StateActive)
+	if got := f.Status().LastError; got != "" {
+		t.Errorf("last error: got %q, want none", got)
+	}
+	f.live(0, storeOf(0, 1))
+	f.Disconnected("the peer closed it", f.now)
+	f.wantState(StateDegraded)
+	f.now = f.now.Add(f.limits.ConnectPeriod)
+	f.Next(f.now)
+	f.wantState(StateFailed)
+	f.want(1)
+}
+
+// Another block size than was registered makes no memberships and is said.
+func TestBlockSizeMismatch(t *testing.T) {
+	f := newFeedTest(t, false, func(c *StreamConfig) { c.BlockSize = 32 }).connect()
+	f.live(0, storeOf(0, 1, 2))
+	f.want()
+	f.wantState(StateDegraded)
+	if st := f.Status(); st.Dropped["block_size"] != 1 || !contains(st.LastError, "16") || !contains(st.LastError, "32") {
+		t.Errorf("got %s; want 1 block_size and both sizes named", statusLine(st))
+	}
+	f.live(1, kv.Event{Kind: kv.KindStored, Hashes: []kv.EngineHash{1}, Medium: "CPU"})
+	if st := f.Status(); st.Dropped["block_size"] != 1 || st.Dropped["store_unknown"] != 1 {
+		t.Errorf("a placeholder: got %s; want no further block_size, 1 store_unknown", statusLine(st))
+	}
+}
+
+// A full index refuses a store: the stream is marked and goes on.
+func TestIndexFull(t *testing.T) {
+	f := newFeedTest(t, false, nil)
+	f.idx = NewWriter(fullIndex{f.w.idx})
+	f.connect()
+	f.live(0, storeOf(0, 1))
+	f.wantState(StateDegraded)
+	if st := f.Status(); st.Dropped["arena_full"] != 1 || !contains(st.LastError, shard.ErrArenaFull.Error()) {
+		t.Errorf("got %s; want 1 arena_full and why", statusLine(st))
+	}
+}
+
+type fullIndex struct{ shard.Index }
+
+func (fullIndex) Store(shard.Holder, *shard.Store) error { return shard.ErrArenaFull }
+
+// The set of drop reasons is fixed: metrics can rely on it.
+func TestDropReasons(t *testing.T) {
+	var got []string
+	for r := range newFeedTest(t, false, nil).Status().Dropped {
+		got = append(got, r)
+	}
+	slices.Sort(got)
+	want := []string{
+		"arena_full", "bad_block_size", "bad_event", "bad_extra_keys", "bad_field", "bad_hash", "bad_tokens", "block_size",
+		"contradiction", "group_range", "malformed", "misaligned", "missing_field", "no_hashes", "non_main_group",
+		"orphan_dropped", "remote_locality", "remote_tier", "remove_unknown", "store_unknown", "unknown_event", "unknown_medium",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// Applying a batch allocates nothing once buffers have grown.
+func TestFeedAllocs(t *testing.T) {
+	f := newFeedTest(t, false, nil)
+	f.idx = NewWriter(nullIndex{})
+	f.connect()
+	var ps [][]byte
+	for range 300 {
+		ps = append(ps, payload(storeOf(7, 8, 9, 10), removeOf(8)))
+	}
+	seq := uint64(0)
+	for range 150 {
+		f.Live(seq, ps[seq], f.now)
+		seq++
+	}
+	if got := testing.AllocsPerRun(100, func() { f.Live(seq, ps[seq], f.now); seq++ }); got != 0 {
+		t.Errorf("got %v allocations a batch, want 0", got)
+	}
+}
+
+type nullIndex struct{ shard.Index }
+
+func (nullIndex) Store(shard.Holder, *shard.Store) error   { return nil }
+func (nullIndex) Remove(shard.Holder, *shard.Remove) error { return nil }
+func (nullIndex) HolderStats(shard.Holder) (shard.HolderStats, error) {
+	return shard.HolderStats{}, nil
+}
