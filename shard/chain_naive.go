@@ -81,7 +81,7 @@ func (c *naiveCore) child(at *naiveNode, ns kv.Namespace, content kv.ContentHash
 
 // prune takes away nodes that nobody holds and nothing hangs below.
 func (c *naiveCore) prune(n *naiveNode) {
-	for n != nil && len(n.held) == 0 && len(n.children) == 0 {
+	for n != nil && c.nodes[n.id] == n && len(n.held) == 0 && len(n.children) == 0 {
 		delete(c.nodes, n.id)
 		if n.parent == nil {
 			delete(c.roots[n.ns], n.content)
@@ -108,10 +108,12 @@ func (c *naiveCore) drop(s slot, e kv.EngineHash) *naiveNode {
 	return n
 }
 
-func (c *naiveCore) hold(s slot, n *naiveNode, e kv.EngineHash) (held, moved bool) {
-	old := c.slots[s][e]
+// hold returns the node that s held by e before. The caller prunes it once the
+// whole event is applied.
+func (c *naiveCore) hold(s slot, n *naiveNode, e kv.EngineHash) (old *naiveNode) {
+	old = c.slots[s][e]
 	if old == n {
-		return true, false
+		return old
 	}
 	c.drop(s, e)
 	if n.held[s] == nil {
@@ -119,13 +121,12 @@ func (c *naiveCore) hold(s slot, n *naiveNode, e kv.EngineHash) (held, moved boo
 	}
 	n.held[s][e] = true
 	c.slots[s][e] = n
-	c.prune(old)
-	return false, old != nil
+	return old
 }
 
 func (c *naiveCore) store(s slot, ns kv.Namespace, at pos, engines []kv.EngineHash, contents []kv.ContentHash, held []uint64, moved []kv.EngineHash) ([]kv.EngineHash, error) {
 	n := c.nodes[at]
-	// All positions first, so that none is pruned while an earlier one moves.
+	var olds []*naiveNode
 	path := make([]*naiveNode, 0, len(contents))
 	for _, content := range contents {
 		n = c.child(n, ns, content)
@@ -133,20 +134,29 @@ func (c *naiveCore) store(s slot, ns kv.Namespace, at pos, engines []kv.EngineHa
 	}
 	for i, e := range engines {
 		held[i/64] &^= 1 << (i % 64)
-		was, mv := c.hold(s, path[i], e)
-		if was {
+		old := c.hold(s, path[i], e)
+		switch old {
+		case nil:
+		case path[i]:
 			held[i/64] |= 1 << (i % 64)
-		}
-		if mv {
+		default:
 			moved = append(moved, e)
+			olds = append(olds, old)
 		}
+	}
+	for _, old := range olds {
+		c.prune(old)
 	}
 	return moved, nil
 }
 
 func (c *naiveCore) adopt(s slot, p pos, e kv.EngineHash) (held, moved bool, err error) {
-	held, moved = c.hold(s, c.nodes[p], e)
-	return held, moved, nil
+	n := c.nodes[p]
+	old := c.hold(s, n, e)
+	if old != nil && old != n {
+		c.prune(old)
+	}
+	return old == n, old != nil && old != n, nil
 }
 
 func (c *naiveCore) remove(s slot, engines []kv.EngineHash, unknown []kv.EngineHash) []kv.EngineHash {
