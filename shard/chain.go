@@ -2,14 +2,173 @@
 
 package shard
 
-// chainCore is the chain index's core.
+import (
+	"runtime"
+	"sync/atomic"
+
+	"kindex/internal/kv"
+)
+
+// chainCore is the chain index's core; see the essay in chain_doc.go.
+//
+// Concurrency: lookup from any goroutine, everything else from one at a time.
 type chainCore struct {
-	*naiveCore
+	// edges and gapClock are what a lookup reads before it reads a run. Both
+	// change rarely.
+	edges edges
+	// gapClock counts gains below holes. Written by the writer before the gain is
+	// visible, read by a lookup before it reads any coverage.
+	gapClock atomic.Uint64
+	_        [40]byte // up to a line of 64 bytes: what follows is written all the time
+
+	arena arena
+	runs  runs
+	dict  dict
+	slots [slotPages]*[slotPage]slotState
+	nopen int
+
+	// Scratch of one mutating call.
+	segs    []segment
+	touched []uint32 // indices of runs that lost coverage
+	hitBuf  []uint32
+	found   []uint32
+	over    overlays
+	stamped bool // the gap clock has gone up within this call
+}
+
+const (
+	slotPage  = 1 << 8
+	slotPages = 1 << 16 / slotPage
+	slotBytes = 80 // of a slotState
+)
+
+// slotState is what the writer knows of one slot.
+type slotState struct {
+	open bool
+	// mayGap is false only while every position that the slot holds has all
+	// positions above it held, too.
+	mayGap bool
+	held   uint64 // positions
+	// log has the index of every run that the slot holds something of, and perhaps
+	// of others, some twice.
+	log      []uint32
+	liveRuns int    // runs that the slot holds something of
+	last     uint32 // position where its last store ended: a guess
+	cursor   uint32 // position that its next removal may begin at: a guess
+	exc      *exceptions
 }
 
 var _ core = (*chainCore)(nil)
 
-// newChainCore returns an empty core. Options bound its arena.
-func newChainCore(_ Options) (*chainCore, error) {
-	return &chainCore{naiveCore: newNaiveCore()}, nil
+// newChainCore returns an empty core. o.ArenaBytes bounds its memory, runs,
+// holders, edges and dictionary together; 64 GiB when it is 0. Memory is taken
+// as it is needed.
+//
+// Errors: the kernel's, when not even a small address space can be had.
+func newChainCore(o Options) (*chainCore, error) {
+	c := &chainCore{found: make([]uint32, candidates)}
+	if err := c.arena.init(o.ArenaBytes); err != nil {
+		return nil, err
+	}
+	// The address space goes when the core does. Every method that touches the
+	// arena keeps the core alive to its end.
+	runtime.AddCleanup(c, func(m arenaMemory) { m.release() }, c.arena.arenaMemory)
+	return c, nil
 }
+
+// slot returns the state of s, which may be closed.
+func (c *chainCore) slot(s slot) *slotState {
+	page := c.slots[s/slotPage]
+	if page == nil {
+		page = new([slotPage]slotState)
+		c.slots[s/slotPage] = page
+	}
+	return &page[s%slotPage]
+}
+
+func (c *chainCore) open(s slot) {
+	st := c.slot(s)
+	if s == 0 || st.open {
+		panic("BUG: shard: open of slot in use")
+	}
+	*st = slotState{open: true}
+	c.nopen++
+}
+
+func (c *chainCore) close(s slot) {
+	c.clear(s)
+	*c.slot(s) = slotState{}
+	c.nopen--
+}
+
+// place returns where p is; p must be a live position.
+func (c *chainCore) place(p uint32) place {
+	return place{line: c.runs.at(p >> offsetBits).line, off: uint16(p&posOffset) + 1}
+}
+
+// at returns the position at off of the run at line.
+func (c *chainCore) position(line uint32, off int) uint32 {
+	return c.index(line)<<offsetBits | uint32(off)
+}
+
+func (c *chainCore) namespace(p pos) kv.Namespace {
+	info := c.runs.at(uint32(p) >> offsetBits)
+	ns := kv.Namespace(*c.arena.w(info.root, runKey))
+	runtime.KeepAlive(c)
+	return ns
+}
+
+func (c *chainCore) find(s slot, e kv.EngineHash) pos {
+	p := pos(c.mapped(s, c.slot(s), uint64(e)))
+	runtime.KeepAlive(c)
+	return p
+}
+
+// mapped returns the position that s holds by e, 0 when there is none. It sees
+// coverage as the overlays say, where there are some.
+//
+// Cost: one dictionary line and the run of each candidate; none of them when the
+// guess is right.
+func (c *chainCore) mapped(s slot, st *slotState, e uint64) uint32 {
+	if p, ok := st.exc.find(e); ok {
+		return p
+	}
+	if p := st.last; c.isCanonical(p, e) && c.holdsCanonical(s, st, p) {
+		return p
+	}
+	if st.held == 0 && len(c.over.list) == 0 || c.dict.n == 0 {
+		return 0
+	}
+	for _, p := range c.candidates(e) {
+		if c.isCanonical(p, e) && c.holdsCanonical(s, st, p) {
+			return p
+		}
+	}
+	return 0
+}
+
+// isCanonical reports whether p is a live position whose canonical hash is e. p
+// may be any number.
+func (c *chainCore) isCanonical(p uint32, e uint64) bool {
+	idx := p >> offsetBits
+	if idx == 0 || idx > c.runs.next {
+		return false
+	}
+	info := c.runs.at(idx)
+	off := int(p & posOffset)
+	return info.line != 0 && off < int(runCap[info.class]) &&
+		c.engineAt(info.line, info.class, off) == e && off < c.runLen(info.line)
+}
+
+// holdsCanonical reports whether s holds the live position p by its canonical
+// hash.
+func (c *chainCore) holdsCanonical(s slot, st *slotState, p uint32) bool {
+	if st.exc != nil {
+		if x, ok := st.exc.byPos[p]; ok {
+			return x.canonical
+		}
+	}
+	return c.covers(s, p)
+}
+
+func (c *chainCore) held(s slot) uint64 { return c.slot(s).held }

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package numa is the one door to memory outside the Go heap: it reserves
+// address space, makes it usable piece by piece, gives the kernel advice about
+// it and accounts for its pages.
+//
+// # Terminology
+//
+//   - A [Region] is a stretch of address space. Its usable prefix grows and never
+//     shrinks; the rest takes no memory and faults when touched.
+//   - A [Block] is a piece of usable memory of fixed size, zeroed.
+//   - Advice is what the kernel may do (huge pages); a refusal is never an error.
+//
+// # Rules
+//
+// Memory of this package holds no Go pointers: the garbage collector does not
+// look at it. Offsets are kept instead, and addresses are derived where they
+// are used. On systems other than Linux, and under the race detector, which is
+// blind to such memory, a Block is Go heap and a Region cannot be had.
+//
+// # Not supported
+//
+// Shrinking a Region; memory shared between processes.
+package numa

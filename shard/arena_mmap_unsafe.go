@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && !race
+
+package shard
+
+import (
+	"unsafe"
+
+	"kindex/numa"
+)
+
+// slabWaste is the most lines that growth may leave unused at a time.
+const slabWaste = 0
+
+// arenaMemory is one mapping: lines are found by adding to its base.
+type arenaMemory struct {
+	base   unsafe.Pointer // of the mapping; set once
+	region *numa.Region
+}
+
+// reserve takes address space for a.hard lines, or for less, halving, where the
+// machine's limits do not allow it.
+func (a *arena) reserve() error {
+	for {
+		r, err := numa.Reserve(uint64(a.hard) * lineBytes)
+		if err == nil {
+			a.region, a.base = r, r.Base()
+			a.soft = min(a.soft, a.hard)
+			return nil
+		}
+		if a.hard <= arenaSlackLines {
+			return err
+		}
+		a.hard /= 2
+	}
+}
+
+// grow makes n lines usable at next or after it, and returns the first.
+func (a *arena) grow(next, n uint32) uint32 {
+	end := (uint64(next) + uint64(n)) * lineBytes
+	if end > uint64(a.hard)*lineBytes {
+		panic("BUG: shard: arena past its address space")
+	}
+	if end > a.region.Committed() {
+		if err := a.region.Commit(end); err != nil {
+			panic("FATAL: shard: " + err.Error())
+		}
+	}
+	return next
+}
+
+// release gives the address space back. Nobody may look at a line any more.
+func (m *arenaMemory) release() { _ = m.region.Release() }
+
+// w returns word k of what begins at line.
+func (m *arenaMemory) w(line uint32, k int) *uint64 {
+	return (*uint64)(unsafe.Add(m.base, uintptr(line)<<6+uintptr(k)<<3))
+}
+
+// words returns n words from word k of what begins at line.
+func (m *arenaMemory) words(line uint32, k, n int) []uint64 {
+	return unsafe.Slice(m.w(line, k), n)
+}

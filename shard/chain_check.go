@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shard
+
+import (
+	"fmt"
+	"runtime"
+)
+
+// checker walks the whole structure and panics at the first broken invariant.
+type checker struct {
+	c        *chainCore
+	children map[uint32]uint32 // by line
+	maxChild map[uint32]uint16
+	held     map[slot]uint64
+	runsOf   map[slot]int
+	byHash   map[uint64][]uint32 // canonical positions
+	live     [numPieces]uint32
+	entries  uint64
+}
+
+func (k *checker) must(ok bool, format string, args ...any) {
+	if !ok {
+		panic("BUG: shard: " + fmt.Sprintf(format, args...))
+	}
+}
+
+// check verifies every invariant that the essay states. Cost: everything, and maps
+// of everything.
+func (c *chainCore) check() {
+	k := &checker{
+		c: c, children: map[uint32]uint32{}, maxChild: map[uint32]uint16{},
+		held: map[slot]uint64{}, runsOf: map[slot]int{}, byHash: map[uint64][]uint32{},
+	}
+	count := uint32(0)
+	for idx := uint32(1); idx <= c.runs.next; idx++ {
+		if line := c.runs.at(idx).line; line != 0 {
+			count++
+			k.run(idx, line)
+		}
+	}
+	k.must(count == c.runs.count, "%d live runs, counted %d", count, c.runs.count)
+	for idx := uint32(1); idx <= c.runs.next; idx++ {
+		if info := c.runs.at(idx); info.line != 0 {
+			k.must(info.children == k.children[info.line], "run %d: %d children, says %d", idx, k.children[info.line], info.children)
+			k.must(info.maxChild >= k.maxChild[info.line], "run %d: a child at %d past %d", idx, k.maxChild[info.line], info.maxChild)
+			k.must(info.mark == 0, "run %d: still marked", idx)
+		}
+	}
+	k.must(k.entries == c.dict.n, "%d positions, dictionary has %d", k.entries, c.dict.n)
+	k.must(uint64(count) == c.edges.n, "%d runs, %d edges", count, c.edges.n)
+	k.hashes()
+	for i := range c.slots {
+		if c.slots[i] == nil {
+			continue
+		}
+		for j := range c.slots[i] {
+			k.slot(slot(i*slotPage+j), &c.slots[i][j])
+		}
+	}
+	k.pieces()
+	k.must(len(c.touched) == 0 && len(c.over.list) == 0, "scratch left over")
+	runtime.KeepAlive(c)
+}
+
+func (k *checker) run(idx, line uint32) {
+	c := k.c
+	info := c.runs.at(idx)
+	shape := c.shape(line)
+	length := shapeLength(shape)
+	k.must(c.index(line) == idx, "run %d: line %d says %d", idx, line, c.index(line))
+	k.must(uint8(shape>>shapeClass) == info.class, "run %d: class", idx)
+	k.must(length >= 1 && length <= shapeCap(shape), "run %d: length %d of %d", idx, length, shapeCap(shape))
+	k.must(*c.arena.w(line, runVersion)&1 == 0, "run %d: version is odd", idx)
+	k.live[info.class]++
+
+	key, root := *c.arena.w(line, runKey), shape&flagRoot
+	k.must(c.edges.find(c, key, root, *c.arena.w(line, runContent)) == line, "run %d: its edge leads elsewhere", idx)
+	if up := c.parent(line); up.line != 0 {
+		upIdx := c.index(up.line)
+		k.must(c.runs.at(upIdx).line == up.line, "run %d: its parent is dead", idx)
+		upLen := c.runLen(up.line)
+		k.must(up.off >= 1 && int(up.off) <= upLen, "run %d: hangs at %d of %d", idx, up.off, upLen)
+		if int(up.off) < upLen {
+			k.must(c.content(up.line, int(up.off), int(up.off)+1)[0] != *c.arena.w(line, runContent), "run %d: its position is in its parent, too", idx)
+		}
+		k.must(info.root == c.runs.at(upIdx).root, "run %d: root", idx)
+		k.children[up.line]++
+		k.maxChild[up.line] = max(k.maxChild[up.line], up.off)
+	} else {
+		k.must(info.root == line, "run %d: a root below another", idx)
+	}
+	for off, e := range c.engines(line, info.class, 0, length) {
+		k.byHash[e] = append(k.byHash[e], idx<<offsetBits|uint32(off))
+		k.entries++
+	}
+	k.holders(idx, line, length)
+}
+
+func (k *checker) holders(idx, line uint32, length int) {
+	c := k.c
+	seen := map[slot]bool{}
+	top, n := 0, 0
+	c.eachHolder(line, func(s slot, h holding) {
+		st := c.slot(s)
+		k.must(st.open, "run %d: held by closed slot %d", idx, s)
+		k.must(!seen[s], "run %d: slot %d twice", idx, s)
+		seen[s] = true
+		n++
+		k.must(!h.empty(), "run %d: slot %d holds nothing", idx, s)
+		k.must(h.prefix <= length, "run %d: slot %d holds %d of %d", idx, s, h.prefix, length)
+		b := c.blocks(h)
+		k.must(b.prefix() == h.prefix, "run %d: slot %d: prefix %d, bitmap %d", idx, s, h.prefix, b.prefix())
+		k.must(b.top() <= length, "run %d: slot %d holds past the end", idx, s)
+		if h.holes != 0 {
+			k.live[classHoles]++
+			k.must(b.count() > h.prefix, "run %d: slot %d: bitmap without need", idx, s)
+		}
+		k.must(c.holding(line, s) == h, "run %d: slot %d: found %+v, listed %+v", idx, s, c.holding(line, s), h)
+		top = max(top, b.top())
+		k.held[s] += uint64(b.count())
+		k.runsOf[s]++
+		if !st.mayGap {
+			k.must(h.holes == 0 && c.climb(line, s), "run %d: slot %d may not have a gap", idx, s)
+		}
+	})
+	k.must(n == c.holders(line), "run %d: %d holders, says %d", idx, n, c.holders(line))
+	info := c.runs.at(idx)
+	k.must(n > 0 || info.children > 0, "run %d: nobody wants it", idx)
+	if ext := c.ext(line); ext != 0 {
+		k.extBlock(idx, ext, n)
+		return
+	}
+	want := top
+	if info.children > 0 {
+		want = max(want, int(info.maxChild))
+	}
+	k.must(want == length, "run %d: length %d, wants %d", idx, length, want)
+}
+
+func (k *checker) extBlock(idx, ext uint32, holders int) {
+	c := k.c
+	g := c.extShape(ext)
+	k.must(g.class >= classExt && g.class < numPieces, "run %d: ext class %d", idx, g.class)
+	k.must(extBits+g.width+g.table == int(pieceLines[g.class])*lineWords, "run %d: ext geometry %+v", idx, g)
+	k.must(holders > 2, "run %d: %d holders in an external block", idx, holders)
+	used := 0
+	for i := range g.table {
+		if *c.arena.w(ext, extBits+g.width+i) != 0 {
+			used++
+		}
+	}
+	k.must(used == int(*c.arena.w(ext, extMoves)>>32), "run %d: %d entries, says %d", idx, used, *c.arena.w(ext, extMoves)>>32)
+	k.live[g.class]++
+}
+
+// hashes holds the dictionary against the runs, and the dup flags.
+func (k *checker) hashes() {
+	c := k.c
+	for e, positions := range k.byHash {
+		in := map[uint32]int{}
+		for _, p := range c.candidates(e) {
+			in[p]++
+		}
+		for _, p := range positions {
+			k.must(in[p] == 1, "position %#x: %d times under its hash", p, in[p])
+			if len(positions) > 1 {
+				k.must(c.shape(c.runs.at(p>>offsetBits).line)&flagDup != 0, "position %#x: its hash is elsewhere, too, and no flag", p)
+			}
+		}
+	}
+}
+
+func (k *checker) slot(s slot, st *slotState) {
+	c := k.c
+	k.must(st.held == k.held[s], "slot %d: holds %d, says %d", s, k.held[s], st.held)
+	k.must(st.liveRuns == k.runsOf[s], "slot %d: in %d runs, says %d", s, k.runsOf[s], st.liveRuns)
+	logged := map[uint32]bool{}
+	for _, idx := range st.log {
+		if line := c.runs.at(idx).line; line != 0 && !c.holding(line, s).empty() {
+			logged[idx] = true
+		}
+	}
+	k.must(len(logged) == st.liveRuns, "slot %d: %d of %d runs in its log", s, len(logged), st.liveRuns)
+	own := map[uint64]uint32{}
+	for idx := range logged {
+		info := c.runs.at(idx)
+		h := c.holding(info.line, s)
+		for off, e := range c.engines(info.line, info.class, 0, c.runLen(info.line)) {
+			p := idx<<offsetBits | uint32(off)
+			if !c.holds(h, off) || !c.holdsCanonical(s, st, p) {
+				continue
+			}
+			q, twice := own[e]
+			k.must(!twice, "slot %d: hash %#x at %#x and %#x", s, e, q, p)
+			own[e] = p
+		}
+	}
+	if st.exc == nil {
+		return
+	}
+	k.must(len(st.exc.byHash) > 0, "slot %d: no exceptions, but maps of them", s)
+	n := map[uint32]uint32{}
+	for e, p := range st.exc.byHash {
+		n[p]++
+		info := c.runs.at(p >> offsetBits)
+		k.must(info.line != 0 && c.covers(s, p), "slot %d: exception at %#x, not held", s, p)
+		k.must(c.engineAt(info.line, info.class, int(p&posOffset)) != e, "slot %d: exception %#x is canonical", s, e)
+		_, twice := own[e]
+		k.must(!twice, "slot %d: hash %#x canonical and exception", s, e)
+	}
+	k.must(len(n) == len(st.exc.byPos), "slot %d: %d positions with exceptions, says %d", s, len(n), len(st.exc.byPos))
+	for p, x := range st.exc.byPos {
+		k.must(n[p] == x.n, "slot %d: %d exceptions at %#x, says %d", s, n[p], p, x.n)
+	}
+}
+
+// pieces holds the arena's counts and free lists against the structure.
+func (k *checker) pieces() {
+	a := &k.c.arena
+	taken := map[uint32]bool{}
+	total := uint64(1) + a.spareLines + a.edgeLines
+	for class := range numPieces {
+		k.must(a.live[class] == k.live[class], "class %d: %d pieces, says %d", class, k.live[class], a.live[class])
+		n := uint32(0)
+		for line := a.free[class]; line != 0; line = uint32(*a.w(line, pieceLink(class))) {
+			k.must(!taken[line] && line < a.next, "class %d: free list is broken at %d", class, line)
+			taken[line] = true
+			n++
+		}
+		k.must(n == a.nfree[class], "class %d: %d free, says %d", class, n, a.nfree[class])
+		total += uint64(a.live[class]+n) * uint64(pieceLines[class])
+	}
+	k.must(total == uint64(a.next), "%d lines accounted for, %d handed out", total, a.next)
+}

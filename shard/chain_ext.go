@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Hop before: coverage of a run with more than three holders.
+// Hop after: the arena; lookups read what is written here.
+
+package shard
+
+import "math/bits"
+
+// An external holder block replaces a run's inline entries from the fourth
+// holder on:
+//
+//	word 0   geometry: bitset words 16 | class 16 | table entries 32
+//	word 1   holders by bit 32 | holders by entry 32
+//	word 2   moves 32 | table words in use 32
+//	then     the bitset: who holds the whole run, by slot
+//	then     the table: open addressing by slot, of holder entries
+//
+// A slot is by bit when its bit is set, whatever entry it may have; else by its
+// entry. The bitset is there only when it is smaller than entries would be, and
+// then takes in slots up to the largest whole holder; larger slots have entries
+// with wholeRun. So a run of a few holders among 40,000 slots costs 12 bytes for
+// each of them, and one that thousands hold costs bits.
+//
+// A slot that goes from entry to bit keeps its entry (a shadow), and its bit is
+// set before the entry changes; from bit to entry, the entry is written first.
+// So a reader that looks at the bit and then at the entry never misses a slot
+// that holds something throughout. moves counts changes after which one that
+// lists all holders may have seen a slot twice. Entries never move within a
+// block; one that holds nothing may be taken over by another slot.
+const (
+	extGeometry = 0
+	extCounts   = 1
+	extMoves    = 2
+	extBits     = 3
+)
+
+// extShape is the geometry of a block.
+type extShape struct {
+	width int // words of the bitset
+	table int // entries
+	class int // piece class
+}
+
+func extShapeOf(w uint64) extShape {
+	return extShape{width: int(uint16(w)), class: int(uint16(w >> 16)), table: int(w >> 32)}
+}
+
+func (g extShape) word() uint64 {
+	return uint64(g.width) | uint64(g.class)<<16 | uint64(g.table)<<32
+}
+
+func (c *chainCore) extShape(ext uint32) extShape { return extShapeOf(*c.arena.w(ext, extGeometry)) }
+
+// extHome is the first entry to look in for s, of table entries.
+func extHome(s slot, table int) int {
+	return int(uint64(uint32(s)*2654435761) * uint64(table) >> 32)
+}
+
+// extLimit is how many words of a table may be in use.
+func extLimit(table int) int {
+	if table <= lineWords {
+		return table
+	}
+	return table * 3 / 4
+}
+
+// extCount returns how many slots hold something, by bit and by entry.
+func (c *chainCore) extCount(ext uint32) (whole, entries int) {
+	w := *c.arena.w(ext, extCounts)
+	return int(uint32(w)), int(w >> 32)
+}
+
+func (c *chainCore) addExtCount(ext uint32, whole, entries int) {
+	w := c.arena.w(ext, extCounts)
+	storeWord(w, *w+uint64(whole)+uint64(entries)<<32)
+}
+
+func (c *chainCore) addExtMoves(ext uint32, used int) {
+	w := c.arena.w(ext, extMoves)
+	storeWord(w, *w&^0xffffffff|uint64(uint32(*w)+1)+uint64(used)<<32)
+}
+
+// extFind returns s's entry, nil when it has none, and the first word that may
+// take one, nil when there is none.
+func (c *chainCore) extFind(ext uint32, g extShape, s slot) (own, free *uint64) {
+	i := extHome(s, g.table)
+	for range g.table {
+		w := c.arena.w(ext, extBits+g.width+i)
+		if *w == 0 {
+			if free == nil {
+				if used := int(*c.arena.w(ext, extMoves) >> 32); used < extLimit(g.table) {
+					free = w
+				}
+			}
+			return nil, free
+		}
+		if entrySlot(*w) == s {
+			return w, nil
+		}
+		if free == nil && *w>>entryPrefix == 0 {
+			free = w
+		}
+		if i++; i == g.table {
+			i = 0
+		}
+	}
+	return nil, free
+}
+
+// extHolding returns what s holds of the run at line by its block ext.
+func (c *chainCore) extHolding(line, ext uint32, s slot) holding {
+	g := c.extShape(ext)
+	if int(s) < g.width*64 && *c.arena.w(ext, extBits+int(s)/64)>>(s%64)&1 != 0 {
+		return holding{prefix: c.runLen(line)}
+	}
+	if own, _ := c.extFind(ext, g, s); own != nil {
+		return entryHolding(*own, c.runLen(line))
+	}
+	return holding{}
+}
+
+// setExtHolding publishes what s holds of the run at line by its block ext.
+func (c *chainCore) setExtHolding(line, ext uint32, s slot, h holding) {
+	g := c.extShape(ext)
+	whole := h.holes == 0 && h.prefix == c.runLen(line)
+	own, free := c.extFind(ext, g, s)
+	value := makeEntry(s, h.prefix, h.holes)
+	if whole {
+		value = makeEntry(s, wholeRun, 0)
+	}
+	if int(s) < g.width*64 {
+		word := c.arena.w(ext, extBits+int(s)/64)
+		bit := uint64(1) << (s % 64)
+		byBit := *word&bit != 0
+		switch {
+		case byBit && whole:
+			return
+		case whole:
+			storeWord(word, *word|bit)
+			c.addExtCount(ext, 1, 0)
+			if own != nil {
+				if *own>>entryPrefix != 0 {
+					c.addExtCount(ext, 0, -1)
+				}
+				storeWord(own, value)
+			}
+			c.addExtMoves(ext, 0)
+			return
+		case byBit:
+			if own == nil && !h.empty() && free == nil {
+				c.rebuildExt(line, s, h, g.table)
+				return
+			}
+			used := 0
+			if own == nil && !h.empty() {
+				if *free == 0 {
+					used = 1
+				}
+				own = free
+			}
+			if own != nil {
+				storeWord(own, value)
+			}
+			if !h.empty() {
+				c.addExtCount(ext, 0, 1)
+			}
+			storeWord(word, *word&^bit)
+			c.addExtCount(ext, -1, 0)
+			c.addExtMoves(ext, used)
+			return
+		}
+	}
+	if own == nil {
+		if h.empty() {
+			return
+		}
+		if free == nil {
+			c.rebuildExt(line, s, h, g.table)
+			return
+		}
+		used := 0
+		if *free == 0 {
+			used = 1
+		}
+		storeWord(free, value)
+		c.addExtCount(ext, 0, 1)
+		c.addExtMoves(ext, used)
+		return
+	}
+	was, is := *own>>entryPrefix != 0, !h.empty()
+	storeWord(own, value)
+	if was != is {
+		if is {
+			c.addExtCount(ext, 0, 1)
+		} else {
+			c.addExtCount(ext, 0, -1)
+		}
+	}
+}
+
+// eachHolder calls fn for each slot that holds something of the run at line.
+func (c *chainCore) eachHolder(line uint32, fn func(s slot, h holding)) {
+	ext, length := c.ext(line), c.runLen(line)
+	if ext == 0 {
+		for k := range inlineHolders {
+			if e := *c.arena.w(line, runEntry0+k); e != 0 {
+				fn(entrySlot(e), entryHolding(e, length))
+			}
+		}
+		return
+	}
+	g := c.extShape(ext)
+	for w := range g.width {
+		for m := *c.arena.w(ext, extBits+w); m != 0; m &= m - 1 {
+			fn(slot(w*64+bits.TrailingZeros64(m)), holding{prefix: length})
+		}
+	}
+	for i := range g.table {
+		e := *c.arena.w(ext, extBits+g.width+i)
+		if e>>entryPrefix == 0 {
+			continue
+		}
+		s := entrySlot(e)
+		if int(s) < g.width*64 && *c.arena.w(ext, extBits+int(s)/64)>>(s%64)&1 != 0 {
+			continue // a shadow
+		}
+		fn(s, entryHolding(e, length))
+	}
+}
+
+// holders returns how many slots hold something of the run at line.
+func (c *chainCore) holders(line uint32) int {
+	if ext := c.ext(line); ext != 0 {
+		whole, entries := c.extCount(ext)
+		return whole + entries
+	}
+	n := 0
+	for k := range inlineHolders {
+		if *c.arena.w(line, runEntry0+k) != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// extTableFor returns the entries that a table of n wants.
+func extTableFor(n int) int {
+	if n < lineWords {
+		return n + 1
+	}
+	return n*4/3 + 2
+}
+
+// chooseExt returns the smallest geometry for whole holders, of which the largest
+// is maxWhole, and partial ones, with at least table entries in its table.
+func chooseExt(whole, partial int, maxWhole slot, table int) extShape {
+	only := max(extTableFor(whole+partial), table)
+	width := int(maxWhole)/64 + 1
+	with := max(extTableFor(partial), table)
+	if whole == 0 || only < width+with {
+		width, with = 0, only
+	}
+	words := extBits + width + with
+	class := classExt
+	for int(pieceLines[class])*lineWords < words {
+		class++
+	}
+	return extShape{width: width, table: int(pieceLines[class])*lineWords - extBits - width, class: class}
+}
+
+// rebuildExt gives the run at line a new external block, in which s holds h. A
+// table of oldTable entries, when not 0, was too small; it grows even when only
+// its shadows and dead entries are in the way, up to an entry for each holder, so
+// that slots going to and fro rebuild ever less often.
+func (c *chainCore) rebuildExt(line uint32, s slot, h holding, oldTable int) {
+	length := c.runLen(line)
+	whole, partial, maxWhole := 0, 0, slot(0)
+	count := func(s slot, h holding) {
+		if h.prefix == length && h.holes == 0 {
+			whole++
+			maxWhole = max(maxWhole, s)
+		} else {
+			partial++
+		}
+	}
+	c.eachHolder(line, func(o slot, oh holding) {
+		if o != s {
+			count(o, oh)
+		}
+	})
+	if !h.empty() {
+		count(s, h)
+	}
+	table := min(2*oldTable, extTableFor(whole+partial))
+	g := chooseExt(whole, partial, maxWhole, table)
+	ext := c.arena.take(g.class)
+	storeWord(c.arena.w(ext, extCounts), 0)
+	storeWord(c.arena.w(ext, extMoves), 0)
+	for i := range g.width + g.table {
+		storeWord(c.arena.w(ext, extBits+i), 0)
+	}
+	storeWord(c.arena.w(ext, extGeometry), g.word())
+	put := func(o slot, oh holding) { c.putExt(ext, g, o, oh, length) }
+	c.eachHolder(line, func(o slot, oh holding) {
+		if o != s {
+			put(o, oh)
+		}
+	})
+	if !h.empty() {
+		put(s, h)
+	}
+	c.replaceExt(line, ext)
+}
+
+// putExt adds a holder to a block that is not published yet.
+func (c *chainCore) putExt(ext uint32, g extShape, s slot, h holding, length int) {
+	whole := h.prefix == length && h.holes == 0
+	if whole && int(s) < g.width*64 {
+		w := c.arena.w(ext, extBits+int(s)/64)
+		storeWord(w, *w|1<<(s%64))
+		c.addExtCount(ext, 1, 0)
+		return
+	}
+	_, free := c.extFind(ext, g, s)
+	if whole {
+		h.prefix = wholeRun
+	}
+	storeWord(free, makeEntry(s, h.prefix, h.holes))
+	c.addExtCount(ext, 0, 1)
+	c.addExtMoves(ext, 1)
+}
+
+// replaceExt publishes ext (0: holders are inline) as the block of the run at
+// line and gives the old one back.
+func (c *chainCore) replaceExt(line, ext uint32) {
+	old := c.ext(line)
+	c.begin(line)
+	if ext != 0 {
+		for k := range inlineHolders {
+			storeWord(c.arena.w(line, runEntry0+k), 0)
+		}
+	}
+	c.setExt(line, ext)
+	c.end(line)
+	if old != 0 {
+		c.arena.give(c.extShape(old).class, old)
+	}
+}
+
+// slimExt takes the run at line back to inline holders when two or fewer are
+// left, and to a smaller block when the one it has is far too large.
+func (c *chainCore) slimExt(line, ext uint32) {
+	whole, entries := c.extCount(ext)
+	g := c.extShape(ext)
+	if whole+entries > 2 {
+		if g.table > 4*extTableFor(whole+entries+lineWords) || g.width > 4*extTableFor(whole+lineWords) {
+			c.rebuildExt(line, 0, holding{}, 0)
+		}
+		return
+	}
+	var keep [2]uint64
+	n := 0
+	c.eachHolder(line, func(s slot, h holding) {
+		keep[n] = makeEntry(s, h.prefix, h.holes)
+		n++
+	})
+	c.begin(line)
+	for k := range inlineHolders {
+		var e uint64
+		if k < n {
+			e = keep[k]
+		}
+		storeWord(c.arena.w(line, runEntry0+k), e)
+	}
+	c.setExt(line, 0)
+	c.end(line)
+	c.arena.give(g.class, ext)
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Hop before: a store in which workers disagree: a hash that may be elsewhere,
+// too, or a position by another hash than the first that named it.
+// Hop after: exceptions and coverage.
+
+package shard
+
+import "kindex/internal/kv"
+
+// exceptions are a slot's engine hashes that are not their position's canonical
+// one. A slot without any has nil.
+type exceptions struct {
+	byHash map[uint64]uint32
+	byPos  map[uint32]exception
+}
+
+// find returns the position that x maps e to.
+func (x *exceptions) find(e uint64) (uint32, bool) {
+	if x == nil {
+		return 0, false
+	}
+	p, ok := x.byHash[e]
+	return p, ok
+}
+
+// exception is a position that a slot holds by hashes of its own.
+type exception struct {
+	n         uint32 // hashes of its own
+	canonical bool   // it holds the position by the canonical hash, too
+}
+
+// exceptionBytes is what one takes on the Go heap: an estimate from the maps'
+// load of 7/16 to 7/8 and their slot sizes.
+const exceptionBytes = 64
+
+// overlay is what a slot will hold of one run once the event is applied.
+type overlay struct {
+	idx      uint32
+	line     uint32
+	old, now blockSet
+}
+
+// overlays are those of one event, so that its net effect is published run by run
+// and a reader sees each run's change whole.
+type overlays struct {
+	list  []overlay
+	index map[uint32]int // used once the list is long
+}
+
+// overlayScan is the number of overlays up to which the list is searched.
+const overlayScan = 8
+
+// of returns the overlay of run idx, nil when there is none. Valid until the next
+// is added.
+func (o *overlays) of(idx uint32) *overlay {
+	if len(o.list) > overlayScan {
+		if i, ok := o.index[idx]; ok {
+			return &o.list[i]
+		}
+		return nil
+	}
+	for i := range o.list {
+		if o.list[i].idx == idx {
+			return &o.list[i]
+		}
+	}
+	return nil
+}
+
+func (o *overlays) add(v overlay) *overlay {
+	o.list = append(o.list, v)
+	switch n := len(o.list); {
+	case n == overlayScan+1:
+		o.index = make(map[uint32]int, 2*n)
+		for i := range o.list {
+			o.index[o.list[i].idx] = i
+		}
+	case n > overlayScan+1:
+		o.index[v.idx] = n - 1
+	}
+	return &o.list[len(o.list)-1]
+}
+
+func (o *overlays) reset() {
+	o.list = o.list[:0]
+	o.index = nil
+}
+
+// overlay returns the overlay of run idx for s, making it.
+func (c *chainCore) overlay(s slot, idx uint32) *overlay {
+	if o := c.over.of(idx); o != nil {
+		return o
+	}
+	line := c.runs.at(idx).line
+	b := c.blocks(c.holding(line, s))
+	return c.over.add(overlay{idx: idx, line: line, old: b, now: b})
+}
+
+// storeMoves makes s hold c.segs by engines, block by block and in order, with
+// mappings that go elsewhere ended, and publishes the net effect.
+func (c *chainCore) storeMoves(s slot, st *slotState, engines []uint64, held []uint64, moved []kv.EngineHash) []kv.EngineHash {
+	for k := range c.segs {
+		g := c.segs[k]
+		idx := c.index(g.line)
+		class := c.runs.at(idx).class
+		dup := c.shape(g.line)&flagDup != 0
+		c.overlay(s, idx)
+		for off := g.lo; off < g.hi; off++ {
+			i := g.first + off - g.lo
+			e, p := engines[i], idx<<offsetBits|uint32(off)
+			canonical := c.engineAt(g.line, class, off) == e
+			was := uint32(0)
+			if !canonical || dup {
+				was = c.mapped(s, st, e)
+			} else if q, ok := st.exc.find(e); ok {
+				was = q
+			} else if c.holdsCanonical(s, st, p) {
+				was = p
+			}
+			st.last = p // so that a hash told again and again is found at once
+			if was == p {
+				held[i/64] |= 1 << (i % 64)
+				continue
+			}
+			if was != 0 {
+				c.unmap(s, st, was, e)
+				moved = append(moved, kv.EngineHash(e))
+			}
+			c.mapTo(s, st, p, e, canonical)
+		}
+	}
+	c.publish(s, st)
+	return moved
+}
+
+// mapTo makes s hold p by e in the overlays; s maps e to nothing.
+func (c *chainCore) mapTo(s slot, st *slotState, p uint32, e uint64, canonical bool) {
+	o := c.overlay(s, p>>offsetBits)
+	off := int(p & posOffset)
+	if canonical {
+		if st.exc != nil {
+			if x, ok := st.exc.byPos[p]; ok {
+				x.canonical = true
+				st.exc.byPos[p] = x
+			}
+		}
+		o.now.add(off, off+1)
+		return
+	}
+	if st.exc == nil {
+		st.exc = &exceptions{byHash: map[uint64]uint32{}, byPos: map[uint32]exception{}}
+	}
+	x, ok := st.exc.byPos[p]
+	if !ok {
+		x.canonical = o.now.has(off)
+	}
+	x.n++
+	st.exc.byPos[p] = x
+	st.exc.byHash[e] = p
+	o.now.add(off, off+1)
+}
+
+// unmap ends s's mapping of e to p in the overlays.
+func (c *chainCore) unmap(s slot, st *slotState, p uint32, e uint64) {
+	if st.dropHash(p, e) {
+		off := int(p & posOffset)
+		c.overlay(s, p>>offsetBits).now.del(off, off+1)
+	}
+}
+
+// dropHash ends the mapping of e to p, as far as exceptions know of it, and
+// reports whether the slot holds p no more.
+func (st *slotState) dropHash(p uint32, e uint64) bool {
+	if st.exc == nil {
+		return true
+	}
+	x, ok := st.exc.byPos[p]
+	if !ok {
+		return true
+	}
+	if _, own := st.exc.byHash[e]; !own {
+		x.canonical = false
+		st.exc.byPos[p] = x
+		return false
+	}
+	delete(st.exc.byHash, e)
+	if x.n--; x.n > 0 {
+		st.exc.byPos[p] = x
+		return false
+	}
+	delete(st.exc.byPos, p)
+	if len(st.exc.byHash) == 0 {
+		st.exc = nil
+	}
+	return !x.canonical
+}
+
+// publish applies the overlays: first what s loses, in all runs, then what it
+// gains, from the top down. So a lookup in between finds a depth between the one
+// before and the one after. Runs are reclaimed later, by [chainCore.settle]: the
+// ones that the gains stand on are still there.
+func (c *chainCore) publish(s slot, st *slotState) {
+	changed := 0
+	for i := range c.over.list {
+		if c.over.list[i].old != c.over.list[i].now {
+			changed++
+		}
+	}
+	if changed > 1 {
+		for i := range c.over.list {
+			o := &c.over.list[i]
+			var b blockSet
+			for w := range b {
+				b[w] = o.old[w] & o.now[w]
+			}
+			if b != o.old {
+				c.publishRun(s, st, o, &b)
+				o.old = b
+			}
+		}
+	}
+	for i := range c.over.list {
+		if o := &c.over.list[i]; o.old != o.now {
+			c.publishRun(s, st, o, &o.now)
+		}
+	}
+	c.over.reset()
+}
+
+// publishRun makes s hold b of o's run, where it held o.old.
+func (c *chainCore) publishRun(s slot, st *slotState, o *overlay, b *blockSet) {
+	var gains, losses blockSet
+	for w := range b {
+		gains[w] = b[w] &^ o.old[w]
+		losses[w] = o.old[w] &^ b[w]
+	}
+	old := c.holding(o.line, s)
+	now := c.holdingOf(old, b)
+	if gain := gains.count(); gain > 0 {
+		clean := c.climb(o.line, s)
+		if !clean || now.prefix < gains.top() {
+			st.mayGap = true
+		}
+		if !clean && now.prefix > old.prefix {
+			c.stampGap(o.line)
+		}
+		c.setHolding(o.line, s, now)
+		c.gained(o.line, s, st, old, gain)
+	} else {
+		c.setHolding(o.line, s, now)
+	}
+	if loss := losses.count(); loss > 0 {
+		c.lost(o.line, st, now, loss)
+	}
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Hop before: Shard, with the engine hashes that one slot gives up.
+// Hop after: coverage, then reclamation of what nobody holds.
+
+package shard
+
+import (
+	"runtime"
+
+	"kindex/asm"
+	"kindex/internal/kv"
+)
+
+func (c *chainCore) remove(s slot, engines []kv.EngineHash, unknown []kv.EngineHash) []kv.EngineHash {
+	st := c.slot(s)
+	es := engineWords(engines)
+	for i := 0; i < len(es); {
+		p := c.mappedNear(s, st, es[i])
+		if p == 0 {
+			unknown = append(unknown, engines[i])
+			i++
+			continue
+		}
+		line := c.runs.at(p >> offsetBits).line
+		off := int(p & posOffset)
+		if st.exc != nil {
+			if st.dropHash(p, es[i]) {
+				c.uncover(line, s, st, off, off+1)
+			}
+			i++
+			continue
+		}
+		lo, hi := c.extent(s, line, off, es[i+1:])
+		c.uncover(line, s, st, lo, hi)
+		i += hi - lo
+		if lo > 0 {
+			st.cursor = p&^posOffset | uint32(lo-1)
+		} else if up := c.parent(line); up.line != 0 {
+			st.cursor = c.position(up.line, int(up.off)-1)
+		}
+	}
+	c.settle()
+	runtime.KeepAlive(c)
+	return unknown
+}
+
+// mappedNear is [chainCore.mapped] that tries the removal cursor first: engines
+// give blocks up from a chain's end upwards, over many events.
+func (c *chainCore) mappedNear(s slot, st *slotState, e uint64) uint32 {
+	if p := st.cursor; st.exc == nil && c.isCanonical(p, e) && c.covers(s, p) {
+		return p
+	}
+	return c.mapped(s, st, e)
+}
+
+// extent returns the range around off of the run at line whose hashes, upwards or
+// downwards from off, are the next ones to be removed and which s holds.
+func (c *chainCore) extent(s slot, line uint32, off int, next []uint64) (lo, hi int) {
+	shape := c.shape(line)
+	class := uint8(shape >> shapeClass)
+	lo, hi = off, off+1
+	if len(next) == 0 {
+		return lo, hi
+	}
+	h := c.holding(line, s)
+	if n := asm.MatchReverse(c.engines(line, class, 0, off), next); n > 0 {
+		for n > 0 && c.holds(h, lo-1) {
+			lo--
+			n--
+		}
+		return lo, hi
+	}
+	n := asm.MatchForward(c.engines(line, class, hi, shapeLength(shape)), next)
+	for n > 0 && c.holds(h, hi) {
+		hi++
+		n--
+	}
+	return lo, hi
+}
+
+// settle reclaims what the runs in c.touched no longer need.
+func (c *chainCore) settle() {
+	for i := 0; i < len(c.touched); i++ {
+		line := c.runs.at(c.touched[i]).line
+		for line != 0 {
+			line = c.settleRun(line)
+		}
+	}
+	c.touched = c.touched[:0]
+}
+
+// settleRun slims the holder block of the run at line, cuts off its tail that
+// nobody holds and nothing hangs below, and frees it when that is all of it. Then
+// it returns the line of the run above, which may be free now, too; else 0.
+func (c *chainCore) settleRun(line uint32) uint32 {
+	if ext := c.ext(line); ext != 0 {
+		c.slimExt(line, ext)
+		if c.ext(line) != 0 {
+			return 0
+		}
+	}
+	info := c.runs.at(c.index(line))
+	top := 0
+	for k := range inlineHolders {
+		if e := *c.arena.w(line, runEntry0+k); e != 0 {
+			top = max(top, c.top(entryHolding(e, 0)))
+		}
+	}
+	if info.children > 0 {
+		top = max(top, int(info.maxChild))
+	}
+	if top == 0 {
+		return c.freeRun(line)
+	}
+	if top < c.runLen(line) {
+		c.truncate(line, top)
+	}
+	return 0
+}
+
+func (c *chainCore) clear(s slot) {
+	st := c.slot(s)
+	for _, idx := range st.log {
+		line := c.runs.at(idx).line
+		if line == 0 {
+			continue
+		}
+		h := c.holding(line, s)
+		if h.empty() {
+			continue
+		}
+		b := c.blocks(h)
+		if h.holes != 0 {
+			c.arena.give(classHoles, h.holes)
+		}
+		c.setHolding(line, s, holding{})
+		c.lost(line, st, holding{}, b.count())
+	}
+	if st.held != 0 || st.liveRuns != 0 {
+		panic("BUG: shard: a cleared slot still holds something")
+	}
+	st.log, st.exc, st.mayGap = nil, nil, false
+	c.settle()
+	runtime.KeepAlive(c)
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Hop before: the chain core's store and removal.
+// Hop after: the arena; readers meet runs in chain_lookup.go.
+
+package shard
+
+import (
+	"sync/atomic"
+
+	"kindex/asm"
+)
+
+// Words of a run's header. Every word is the writer's to write and anybody's to
+// read; asm.ReadRun depends on words 0, 1 and 3-7 and on the content's place.
+const (
+	// runVersion is odd while the structure changes: len shrinks, ext is replaced,
+	// the run is freed or made. Written with atomic stores.
+	runVersion = 0
+	// runShape: generation 32 | len 16 | flags 8 | class 8. The generation goes
+	// up when the run is shortened or freed: what a reader has matched may be
+	// another chain from then on. len grows by a plain word store, once the new
+	// content stands; it shrinks under the version.
+	runShape = 1
+	// runKey: a root's namespace, else parent's line 32 | offset in it 16.
+	// Constant while the run lives.
+	runKey = 2
+	// runExt: line of the external holder block 32 (0: holders are inline) |
+	// index 32. ext changes under the version.
+	runExt = 3
+	// runGap is the gap clock's value at the last gain below a hole. Stored
+	// before the gain is, read after the coverage is.
+	runGap = 4
+	// runEntry0 to +2 are the inline holder entries, 0 where there is none. An
+	// entry never moves while its slot holds anything of the run.
+	runEntry0     = 5
+	inlineHolders = 3
+	// runContent: content[cap], then eng[cap]. Words below len are constant while
+	// the run lives; eng is the writer's alone.
+	runContent = asm.RunHeaderWords
+)
+
+// Flags of runShape.
+const (
+	flagRoot = 1 << 48 // the key is a namespace
+	// flagDup: an engine hash here may be another position's, too. Never cleared
+	// while the run lives.
+	flagDup = 1 << 49
+
+	shapeLen   = 32
+	shapeClass = 56
+)
+
+// runInfo is what only the writer knows of a run, so dense that it stays in the
+// cache. 16 bytes.
+type runInfo struct {
+	line     uint32 // 0: the index is free
+	root     uint32 // line of the root above, itself for a root
+	children uint32
+	maxChild uint16 // at least the largest offset a child hangs at; 0 without any
+	class    uint8
+	mark     uint8 // scratch of walks, 0 between them
+}
+
+const (
+	infoPage  = 1 << 10
+	maxRuns   = 1 << (32 - offsetBits) // a dictionary position is 32 bits
+	infoBytes = 16
+	posOffset = maxRun - 1 // the offset's bits of a position
+)
+
+// runs is the table of runs by index. Index 0 is never given out.
+type runs struct {
+	infos []*[infoPage]runInfo
+	next  uint32
+	free  []uint32
+	count uint32
+}
+
+func (t *runs) at(idx uint32) *runInfo { return &t.infos[idx/infoPage][idx%infoPage] }
+
+// full reports whether fewer than n more runs can be had.
+func (t *runs) full(n int) bool { return int(t.count)+n >= maxRuns }
+
+func (t *runs) take() uint32 {
+	t.count++
+	if n := len(t.free); n > 0 {
+		idx := t.free[n-1]
+		t.free = t.free[:n-1]
+		return idx
+	}
+	t.next++
+	if int(t.next/infoPage) >= len(t.infos) {
+		t.infos = append(t.infos, new([infoPage]runInfo))
+	}
+	return t.next
+}
+
+func (t *runs) give(idx uint32) {
+	*t.at(idx) = runInfo{}
+	t.free = append(t.free, idx)
+	t.count--
+}
+
+// bytes is the memory of the table itself.
+func (t *runs) bytes() uint64 {
+	return uint64(len(t.infos))*infoPage*infoBytes + uint64(cap(t.free))*4
+}
+
+// place is one offset of a run: where a chain stands. Line 0: above all roots.
+type place struct {
+	line uint32
+	off  uint16 // blocks of the run above and including where the chain stands
+}
+
+func (c *chainCore) shape(line uint32) uint64 { return *c.arena.w(line, runShape) }
+func shapeLength(shape uint64) int            { return int(uint16(shape >> shapeLen)) }
+func shapeCap(shape uint64) int               { return int(runCap[shape>>shapeClass]) }
+func (c *chainCore) runLen(line uint32) int   { return shapeLength(c.shape(line)) }
+func (c *chainCore) ext(line uint32) uint32   { return uint32(*c.arena.w(line, runExt)) }
+func (c *chainCore) index(line uint32) uint32 { return uint32(*c.arena.w(line, runExt) >> 32) }
+
+func (c *chainCore) setLen(line uint32, n int) {
+	w := c.arena.w(line, runShape)
+	storeWord(w, *w&^(0xffff<<shapeLen)|uint64(n)<<shapeLen)
+}
+
+func (c *chainCore) setExt(line, ext uint32) {
+	w := c.arena.w(line, runExt)
+	storeWord(w, *w&^0xffffffff|uint64(ext))
+}
+
+// markDup sets the dup flag.
+func (c *chainCore) markDup(line uint32) {
+	w := c.arena.w(line, runShape)
+	storeWord(w, *w|flagDup)
+}
+
+// content and engines are the hashes in [lo, hi) of the run at line.
+func (c *chainCore) content(line uint32, lo, hi int) []uint64 {
+	return c.arena.words(line, runContent+lo, hi-lo)
+}
+
+func (c *chainCore) engines(line uint32, class uint8, lo, hi int) []uint64 {
+	return c.arena.words(line, runContent+int(runCap[class])+lo, hi-lo)
+}
+
+// engineAt is the canonical engine hash of the position at off.
+func (c *chainCore) engineAt(line uint32, class uint8, off int) uint64 {
+	return *c.arena.w(line, runContent+int(runCap[class])+off)
+}
+
+// parent is the place the run at line hangs below; line 0 for a root.
+func (c *chainCore) parent(line uint32) place {
+	if c.shape(line)&flagRoot != 0 {
+		return place{}
+	}
+	key := *c.arena.w(line, runKey)
+	return place{line: uint32(key >> 16), off: uint16(key)}
+}
+
+// begin and end bracket a structural change of the run at line.
+func (c *chainCore) begin(line uint32) {
+	w := c.arena.w(line, runVersion)
+	atomic.StoreUint64(w, *w|1)
+}
+
+func (c *chainCore) end(line uint32) {
+	w := c.arena.w(line, runVersion)
+	atomic.StoreUint64(w, (*w|1)+1)
+}
+
+// newRun makes a run for the first of contents and engines, as many as fit, below
+// at (a root of ns when at has no line), without holders, and returns its line
+// and how many it took. Its hashes are in the dictionary and it is published.
+//
+// The caller has reserved everything; see [chainCore.plan].
+func (c *chainCore) newRun(ns uint64, at place, contents, engines []uint64) (line uint32, n int) {
+	n = min(len(contents), maxRun)
+	class := runClass(n)
+	line = c.arena.take(int(class))
+	idx := c.runs.take()
+	info := c.runs.at(idx)
+	*info = runInfo{line: line, root: line, class: class}
+
+	key, flags := ns, uint64(flagRoot)
+	if at.line != 0 {
+		key, flags = childKey(at), 0
+		up := c.runs.at(c.index(at.line))
+		info.root = up.root
+		up.children++
+		up.maxChild = max(up.maxChild, at.off)
+	}
+	a := &c.arena
+	shape := a.w(line, runShape)
+	generation := uint64(uint32(*shape))
+	c.begin(line)
+	storeWord(shape, generation|uint64(n)<<shapeLen|flags|uint64(class)<<shapeClass)
+	storeWord(a.w(line, runKey), key)
+	storeWord(a.w(line, runExt), uint64(idx)<<32)
+	storeWord(a.w(line, runGap), 0)
+	for k := range inlineHolders {
+		storeWord(a.w(line, runEntry0+k), 0)
+	}
+	storeWords(c.content(line, 0, n), contents)
+	copy(c.engines(line, class, 0, n), engines)
+	c.end(line)
+	c.enter(line, idx, 0, engines[:n])
+	c.edges.insert(&c.arena, edgeHash(key, flags, contents[0]), line)
+	return line, n
+}
+
+// runClass is the class of a new run of n blocks: one block larger than needed,
+// so that the first decoded block lands in place.
+func runClass(n int) uint8 { return runClassFor[(min(n+1, maxRun)+3)/4] }
+
+// appendRun adds as many of contents and engines as fit in place to the run at
+// line, and returns how many.
+//
+// Only while holders are inline: an external block's bits mean the whole run.
+func (c *chainCore) appendRun(line uint32, contents, engines []uint64) int {
+	shape := c.shape(line)
+	length := shapeLength(shape)
+	n := min(shapeCap(shape)-length, len(contents))
+	if n <= 0 || c.ext(line) != 0 {
+		return 0
+	}
+	storeWords(c.content(line, length, length+n), contents[:n])
+	copy(c.engines(line, uint8(shape>>shapeClass), length, length+n), engines)
+	c.enter(line, c.index(line), length, engines[:n])
+	c.setLen(line, length+n)
+	return n
+}
+
+// freeRun takes away the run at line, which nobody holds and nothing hangs below.
+// It returns the line of the run it hung below, 0 for a root.
+func (c *chainCore) freeRun(line uint32) (parentLine uint32) {
+	idx := c.index(line)
+	info := c.runs.at(idx)
+	shape := c.shape(line)
+	length := shapeLength(shape)
+	key := *c.arena.w(line, runKey)
+	up := c.parent(line)
+	c.edges.remove(&c.arena, edgeHash(key, shape&flagRoot, *c.arena.w(line, runContent)), line)
+	c.leave(idx, 0, c.engines(line, info.class, 0, length))
+	if up.line != 0 {
+		u := c.runs.at(c.index(up.line))
+		if u.children--; u.children == 0 {
+			u.maxChild = 0
+		}
+	}
+	c.begin(line)
+	storeWord(c.arena.w(line, runShape), uint64(uint32(shape)+1)|uint64(info.class)<<shapeClass)
+	c.arena.give(int(info.class), line)
+	c.end(line)
+	c.runs.give(idx)
+	return up.line
+}
+
+// truncate shortens the run at line to n blocks, n >= 1; nobody holds the others
+// and nothing hangs below them.
+func (c *chainCore) truncate(line uint32, n int) {
+	shape := c.shape(line)
+	c.leave(c.index(line), n, c.engines(line, uint8(shape>>shapeClass), n, shapeLength(shape)))
+	c.begin(line)
+	storeWord(c.arena.w(line, runShape), shape&^(0xffff<<shapeLen|0xffffffff)|uint64(n)<<shapeLen|uint64(uint32(shape)+1))
+	c.end(line)
+}
+
+// storeWords writes src to dst, word by word, for readers.
+func storeWords(dst, src []uint64) {
+	for i := range dst {
+		storeWord(&dst[i], src[i])
+	}
+}
