@@ -49,6 +49,9 @@ func Reserve(bytes uint64) (*Region, error) {
 // Base returns the first byte. Aligned to a huge page.
 func (r *Region) Base() unsafe.Pointer { return r.base }
 
+// at returns the address off bytes into r.
+func (r *Region) at(off uint64) unsafe.Pointer { return unsafe.Add(r.base, off) }
+
 // Reserved returns the size of the address space in bytes.
 func (r *Region) Reserved() uint64 { return r.reserved }
 
@@ -67,8 +70,7 @@ func (r *Region) Commit(bytes uint64) error {
 	if bytes > r.reserved {
 		return fmt.Errorf("numa: commit of %d bytes past the %d reserved", bytes, r.reserved)
 	}
-	from := unsafe.Add(r.base, r.committed)
-	piece := unsafe.Slice((*byte)(from), bytes-r.committed)
+	piece := unsafe.Slice((*byte)(r.at(r.committed)), bytes-r.committed)
 	if err := unix.Mprotect(piece, unix.PROT_READ|unix.PROT_WRITE); err != nil {
 		return fmt.Errorf("numa: commit %d bytes: %w", len(piece), err)
 	}
@@ -106,7 +108,7 @@ func (r *Region) Resident() (uint64, error) {
 	var resident uint64
 	for off := uint64(0); off < r.committed; {
 		n := min(r.committed-off, uint64(len(vec))*page)
-		if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Add(r.base, off)), uintptr(n), uintptr(unsafe.Pointer(&vec[0]))); errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(r.at(off)), uintptr(n), uintptr(unsafe.Pointer(&vec[0]))); errno != 0 {
 			return 0, fmt.Errorf("numa: mincore: %w", errno)
 		}
 		for _, v := range vec[:(n+page-1)/page] {

@@ -4,10 +4,7 @@
 
 package numa
 
-import (
-	"testing"
-	"unsafe"
-)
+import "testing"
 
 // TestRegion reserves far more than a machine has, uses a little, and shows that
 // only the touched part becomes resident.
@@ -33,16 +30,16 @@ func TestRegion(t *testing.T) {
 	if got, err := r.Resident(); err != nil || got != 0 {
 		t.Errorf("resident before a touch: %d bytes, %v; want 0", got, err)
 	}
-	*(*uint64)(r.Base()) = 7
+	first, last := (*uint64)(r.Base()), 4*HugePage-8
+	*first = 7
 	if got, err := r.Resident(); err != nil || got == 0 || got > HugePage {
 		t.Errorf("resident after one touch: %d bytes, %v; want a page", got, err)
 	}
 	if err := r.Commit(3*HugePage + 1); err != nil {
 		t.Fatalf("Commit: %v", err)
 	}
-	last := (*uint64)(unsafe.Add(r.Base(), 4*HugePage-8))
-	if *last != 0 || *(*uint64)(r.Base()) != 7 {
-		t.Errorf("after growth: first %d, last %d; want 7, 0", *(*uint64)(r.Base()), *last)
+	if got := *(*uint64)(r.at(uint64(last))); got != 0 || *first != 7 {
+		t.Errorf("after growth: first %d, last %d; want 7, 0", *first, got)
 	}
 	if err := r.Commit(size + 1); err == nil {
 		t.Error("Commit past the reservation: no error")
