@@ -25,7 +25,9 @@ type chainCore struct {
 	runs  runs
 	dict  dict
 	slots [slotPages]*[slotPage]slotState
-	nopen int
+
+	blocksHeld uint64   // positions that anybody holds, but for stale runs
+	stale      []uint32 // runs whose count was put off, perhaps twice or freed
 
 	// Scratch of one mutating call.
 	segs    []segment
@@ -92,13 +94,11 @@ func (c *chainCore) open(s slot) {
 		panic("BUG: shard: open of slot in use")
 	}
 	*st = slotState{open: true}
-	c.nopen++
 }
 
 func (c *chainCore) close(s slot) {
 	c.clear(s)
 	*c.slot(s) = slotState{}
-	c.nopen--
 }
 
 // place returns where p is; p must be a live position.

@@ -17,6 +17,7 @@ type checker struct {
 	byHash   map[uint64][]uint32 // canonical positions
 	live     [numPieces]uint32
 	entries  uint64
+	union    uint64
 }
 
 func (k *checker) must(ok bool, format string, args ...any) {
@@ -32,6 +33,7 @@ func (c *chainCore) check() {
 		c: c, children: map[uint32]uint32{}, maxChild: map[uint32]uint16{},
 		held: map[slot]uint64{}, runsOf: map[slot]int{}, byHash: map[uint64][]uint32{},
 	}
+	c.countStale()
 	count := uint32(0)
 	for idx := uint32(1); idx <= c.runs.next; idx++ {
 		if line := c.runs.at(idx).line; line != 0 {
@@ -44,7 +46,7 @@ func (c *chainCore) check() {
 		if info := c.runs.at(idx); info.line != 0 {
 			k.must(info.children == k.children[info.line], "run %d: %d children, says %d", idx, k.children[info.line], info.children)
 			k.must(info.maxChild >= k.maxChild[info.line], "run %d: a child at %d past %d", idx, k.maxChild[info.line], info.maxChild)
-			k.must(info.mark == 0, "run %d: still marked", idx)
+			k.must(!info.mark, "run %d: still marked", idx)
 		}
 	}
 	k.must(k.entries == c.dict.n, "%d positions, dictionary has %d", k.entries, c.dict.n)
@@ -59,6 +61,7 @@ func (c *chainCore) check() {
 		}
 	}
 	k.pieces()
+	k.must(k.union == c.blocksHeld, "%d blocks are held, says %d", k.union, c.blocksHeld)
 	k.must(len(c.touched) == 0 && len(c.over.list) == 0, "scratch left over")
 	runtime.KeepAlive(c)
 }
@@ -101,6 +104,7 @@ func (k *checker) holders(idx, line uint32, length int) {
 	c := k.c
 	seen := map[slot]bool{}
 	top, n := 0, 0
+	var union blockSet
 	c.eachHolder(line, func(s slot, h holding) {
 		st := c.slot(s)
 		k.must(st.open, "run %d: held by closed slot %d", idx, s)
@@ -118,6 +122,9 @@ func (k *checker) holders(idx, line uint32, length int) {
 		}
 		k.must(c.holding(line, s) == h, "run %d: slot %d: found %+v, listed %+v", idx, s, c.holding(line, s), h)
 		top = max(top, b.top())
+		for w := range union {
+			union[w] |= b[w]
+		}
 		k.held[s] += uint64(b.count())
 		k.runsOf[s]++
 		if !st.mayGap {
@@ -125,6 +132,7 @@ func (k *checker) holders(idx, line uint32, length int) {
 		}
 	})
 	k.must(n == c.holders(line), "run %d: %d holders, says %d", idx, n, c.holders(line))
+	k.union += uint64(union.count())
 	info := c.runs.at(idx)
 	k.must(n > 0 || info.children > 0, "run %d: nobody wants it", idx)
 	if ext := c.ext(line); ext != 0 {

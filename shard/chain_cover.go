@@ -206,6 +206,7 @@ func (c *chainCore) holdingOf(old holding, b *blockSet) holding {
 // changed from old to h.
 func (c *chainCore) gained(line uint32, s slot, st *slotState, old holding, blocks int) {
 	st.held += uint64(blocks)
+	c.recount(line)
 	if old.empty() && blocks > 0 {
 		st.liveRuns++
 		c.logRun(s, st, c.index(line))
@@ -217,6 +218,7 @@ func (c *chainCore) lost(line uint32, st *slotState, h holding, blocks int) {
 	if h.empty() && blocks > 0 {
 		st.liveRuns--
 	}
+	c.recount(line)
 	idx := c.index(line)
 	if n := len(c.touched); n == 0 || c.touched[n-1] != idx {
 		c.touched = append(c.touched, idx)
@@ -228,6 +230,61 @@ func (c *chainCore) lost(line uint32, st *slotState, h holding, blocks int) {
 		// Something that the slot holds may lie below what it lost.
 		st.mayGap = true
 	}
+}
+
+// recount keeps the number of blocks of the run at line that anybody holds. Where
+// that means looking at many holders, it is put off until somebody asks.
+func (c *chainCore) recount(line uint32) {
+	info := c.runs.at(c.index(line))
+	n := 0
+	if ext := c.ext(line); ext != 0 {
+		if whole, _ := c.extCount(ext); whole == 0 {
+			if !info.stale {
+				info.stale = true
+				c.stale = append(c.stale, c.index(line))
+			}
+			return
+		}
+		n = c.runLen(line)
+	} else {
+		n = c.union(line)
+	}
+	info.stale = false
+	c.blocksHeld += uint64(n) - uint64(info.held)
+	info.held = uint16(n)
+}
+
+// union counts the blocks of the run at line that anybody holds.
+func (c *chainCore) union(line uint32) int {
+	prefix, holes := 0, false
+	c.eachHolder(line, func(_ slot, h holding) {
+		prefix = max(prefix, h.prefix)
+		holes = holes || h.holes != 0
+	})
+	if !holes {
+		return prefix
+	}
+	var all blockSet
+	c.eachHolder(line, func(_ slot, h holding) {
+		b := c.blocks(h)
+		for w := range all {
+			all[w] |= b[w]
+		}
+	})
+	return all.count()
+}
+
+// countStale counts what recount has put off.
+func (c *chainCore) countStale() {
+	for _, idx := range c.stale {
+		if info := c.runs.at(idx); info.line != 0 && info.stale {
+			n := c.union(info.line)
+			info.stale = false
+			c.blocksHeld += uint64(n) - uint64(info.held)
+			info.held = uint16(n)
+		}
+	}
+	c.stale = c.stale[:0]
 }
 
 // logSlack is how far a log may grow past twice its runs before the others are
@@ -247,13 +304,13 @@ func (c *chainCore) compactLog(s slot, st *slotState) {
 	keep := st.log[:0]
 	for _, idx := range st.log {
 		info := c.runs.at(idx)
-		if info.line != 0 && info.mark == 0 && !c.holding(info.line, s).empty() {
-			info.mark = 1
+		if info.line != 0 && !info.mark && !c.holding(info.line, s).empty() {
+			info.mark = true
 			keep = append(keep, idx)
 		}
 	}
 	for _, idx := range keep {
-		c.runs.at(idx).mark = 0
+		c.runs.at(idx).mark = false
 	}
 	st.log = keep
 }

@@ -327,19 +327,22 @@ func (p *pair) compare(t testing.TB) {
 			}
 		}
 	}
-	if p.chain.dict.n < uint64(len(p.naive.heldNodes())) {
-		t.Fatalf("%d positions, %d held", p.chain.dict.n, len(p.naive.heldNodes()))
+	var got Stats
+	p.chain.stats(&got)
+	if want := uint64(p.naive.heldBlocks()); got.Blocks != want {
+		t.Fatalf("blocks: got %d, want %d", got.Blocks, want)
 	}
 }
 
-func (c *naiveCore) heldNodes() map[pos]bool {
-	out := map[pos]bool{}
-	for _, m := range c.slots {
-		for _, n := range m {
-			out[n.id] = true
+// heldBlocks counts the positions that anybody holds.
+func (c *naiveCore) heldBlocks() int {
+	n := 0
+	for _, node := range c.nodes {
+		if len(node.held) > 0 {
+			n++
 		}
 	}
-	return out
+	return n
 }
 
 var loads = map[string]load{

@@ -178,14 +178,15 @@ func (w *chainWalk) visitRun(line uint32) bool {
 	return true
 }
 
-// stats adds what the core knows to st: its own Blocks, which are the positions
-// it keeps (those in tails that nobody holds any more included), Runs and Bytes.
+// stats adds what the core knows to st.
 func (c *chainCore) stats(st *Stats) {
-	st.Blocks = c.dict.n
+	c.countStale()
+	st.Blocks = c.blocksHeld
 	st.Runs = uint64(c.runs.count)
 	c.arena.bytes(&st.Bytes)
 	st.Bytes[PurposeRuns] += c.runs.bytes()
 	st.Bytes[PurposeDictionary] += uint64(len(c.dict.words)) * 8
+	st.Bytes[PurposeRuns] += uint64(cap(c.stale)) * 4
 	for _, page := range c.slots {
 		if page == nil {
 			continue

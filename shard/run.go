@@ -52,20 +52,22 @@ const (
 )
 
 // runInfo is what only the writer knows of a run, so dense that it stays in the
-// cache. 16 bytes.
+// cache.
 type runInfo struct {
 	line     uint32 // 0: the index is free
 	root     uint32 // line of the root above, itself for a root
 	children uint32
 	maxChild uint16 // at least the largest offset a child hangs at; 0 without any
+	held     uint16 // blocks that anybody holds, unless stale
 	class    uint8
-	mark     uint8 // scratch of walks, 0 between them
+	stale    bool // held is to be counted again: the run is in chainCore.stale
+	mark     bool // scratch of walks, false between them
 }
 
 const (
 	infoPage  = 1 << 10
 	maxRuns   = 1 << (32 - offsetBits) // a dictionary position is 32 bits
-	infoBytes = 16
+	infoBytes = 20
 	posOffset = maxRun - 1 // the offset's bits of a position
 )
 
@@ -243,6 +245,7 @@ func (c *chainCore) freeRun(line uint32) (parentLine uint32) {
 	up := c.parent(line)
 	c.edges.remove(&c.arena, edgeHash(key, shape&flagRoot, *c.arena.w(line, runContent)), line)
 	c.leave(idx, 0, c.engines(line, info.class, 0, length))
+	c.blocksHeld -= uint64(info.held)
 	if up.line != 0 {
 		u := c.runs.at(c.index(up.line))
 		if u.children--; u.children == 0 {
