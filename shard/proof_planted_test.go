@@ -64,7 +64,7 @@ var proofs = []struct {
 	{
 		name: "concurrent",
 		prove: func(_ *testing.T, subs []subject) error {
-			for seed := range uint64(4) {
+			for seed := range uint64(12) {
 				if _, err := proveConcurrent(seed, 4000, 500, subs[0]); err != nil {
 					return err
 				}
