@@ -11,7 +11,6 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	zmq "github.com/pebbe/zmq4"
@@ -223,7 +222,7 @@ func (s *sockets) serve(ctx context.Context, d time.Duration, wake <-chan struct
 			continue
 		}
 		ready, err := s.poller.Poll(min(left, tick))
-		if err != nil && zmq.AsErrno(err) != zmq.Errno(syscall.EINTR) {
+		if err != nil {
 			return fmt.Errorf("replay: %w", err)
 		}
 		for _, p := range ready {

@@ -86,8 +86,9 @@ func (r *run) credits() {
 			continue
 		}
 		c.Requests++
-		if r.predicted(q) == cached {
+		if p := r.predicted(q); p == cached {
 			c.Exact++
+			r.report.Judged = append(r.report.Judged, Judged{q.req.ID, p, cached, "", true})
 			continue
 		}
 		open = append(open, r.explain(q))
@@ -95,7 +96,9 @@ func (r *run) credits() {
 	r.swap(open)
 	for _, v := range open {
 		cached, _ := v.q.cached()
-		if v.why == "" && v.tokens == cached {
+		ok := v.why == "" && v.tokens == cached
+		r.report.Judged = append(r.report.Judged, Judged{v.q.req.ID, r.predicted(v.q), cached, v.rule, ok})
+		if ok {
 			c.Explained++
 			c.Rules[v.rule]++
 			continue

@@ -28,6 +28,7 @@ type Report struct {
 
 	Unknown int         `json:"-"` // lines of kinds unknown here
 	Faults  []Fault     `json:"-"` // the differences, in the order found
+	Judged  []Judged    `json:"-"` // every request with truth, of one file
 	ByFile  []FileCount `json:"-"`
 }
 
@@ -53,6 +54,15 @@ type Credit struct {
 	Explained int            `json:"explained"`
 	Wrong     int            `json:"wrong"`
 	Rules     map[string]int `json:"rules"`
+}
+
+// Judged is what came of one request.
+type Judged struct {
+	ID        string
+	Predicted int    // tokens, by a lookup when it was sent
+	Cached    int    // tokens, by the engine
+	Rule      string // that yields Cached; "" where Predicted is it
+	OK        bool
 }
 
 // FileCount is what one file's own comparisons came to.
