@@ -59,10 +59,13 @@ func (c *claims) run(tls []*timeline, replicas []*replica) {
 func (c *claims) item(tl *timeline, rep *replica, i int, ts float64) {
 	it := tl.items[i]
 	if it.ev != nil && it.ev.Kind == kv.KindStored && it.ev.Tier == kv.TierDevice && len(it.ev.Tokens) > 0 {
-		if rep.windowOnly() {
+		switch chain := rep.chain(it.ev); {
+		case c.repeats(tl, rep, it.ev, ts):
+			c.told[it.ev] = true
+		case rep.windowOnly():
 			c.window(tl, rep, i, ts)
-		} else if chain := rep.chain(it.ev); chain != nil {
-			c.store(tl, rep, i, ts, chain)
+		case chain != nil:
+			c.store(tl, i, ts, chain)
 		}
 	}
 	rep.apply(it, it.ev != nil && c.told[it.ev])
@@ -88,24 +91,37 @@ func (c *claims) path(r *request) []posID {
 	return p
 }
 
+// repeats reports a store that only tells again what its request hit: asked for,
+// from the beginning of its prompt, once for each group whether or not the group
+// holds all of it.
+func (c *claims) repeats(tl *timeline, rep *replica, ev *kv.Event, ts float64) bool {
+	if ev.HasParent {
+		return false
+	}
+	lora, salt, _ := eventKeys(ev)
+	n := len(ev.Tokens) / c.shape.size
+	for _, r := range c.inFlight(tl.rank, ts) {
+		if r.first >= 0 || !r.reannounces() || r.lora() != lora || r.req.Salt != salt || len(r.req.Prompt) < len(ev.Tokens) ||
+			!slices.Equal(r.req.Prompt[:len(ev.Tokens)], ev.Tokens) {
+			continue
+		}
+		if n > 0 && rep.hit(n, false, rep.byPath(c.path(r))) == n {
+			r.rank = tl.rank
+			return true
+		}
+	}
+	return false
+}
+
 // store finds the owner of a store of a main group.
-func (c *claims) store(tl *timeline, rep *replica, i int, ts float64, chain []posID) {
+func (c *claims) store(tl *timeline, i int, ts float64, chain []posID) {
 	last := chain[len(chain)-1]
 	end := int(c.forest.depth[last])
-	start := end - len(chain)
-	own := c.inFlight(tl.rank, ts)
-	own = slices.DeleteFunc(own, func(r *request) bool {
+	own := slices.DeleteFunc(c.inFlight(tl.rank, ts), func(r *request) bool {
 		p := c.path(r)
 		return len(p) < end || p[end-1] != last
 	})
-	for _, r := range own {
-		if start == 0 && r.first < 0 && r.reannounces() && rep.hit(end, false, rep.byPath(c.path(r))) == end {
-			c.told[tl.items[i].ev] = true
-			r.rank = tl.rank
-			return
-		}
-	}
-	c.give(own, tl.rank, i, start, end)
+	c.give(own, tl.rank, i, end-len(chain), end)
 }
 
 // window finds the owner of a store of a model without main groups. Its tokens

@@ -7,6 +7,7 @@ package verify
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"kindex/harness/record"
@@ -50,11 +51,14 @@ func (r *run) drive() {
 			r.pump(fd, last, end+float64(wait+1))
 		}
 	}
-	r.compareStates(-1, math.Inf(1))
+	r.compareStates(-1, math.MaxInt, math.Inf(1))
 }
 
 // control tells the feeds that the engine went and came back.
 func (r *run) control(l *record.Line) {
+	if l.Ctl.Op == "engine_start" {
+		r.compareStates(-1, l.N, l.T) // the old life says no more
+	}
 	for _, fd := range r.feeds {
 		switch l.Ctl.Op {
 		case "engine_stop":
@@ -82,9 +86,9 @@ func (r *run) message(l *record.Line) {
 		if fd.tl.rank != rank {
 			continue
 		}
-		for i := range fd.tl.batches {
+		for i := range slices.Backward(fd.tl.batches) { // the message itself, behind what it shows to be missing
 			if b := &fd.tl.batches[i]; b.line == l.N {
-				r.compareStates(rank, b.ts)
+				r.compareStates(rank, l.N, b.ts)
 				break
 			}
 		}
@@ -129,7 +133,7 @@ func (r *run) applied(fd *feed, line int) {
 	fd.seen, fd.restarts = st.Batches, st.Restarts
 	err := r.tee.differ
 	r.tee.differ = nil
-	if err == nil {
+	if err == nil && !r.truthOnly {
 		err = r.compare.All()
 	}
 	if err != nil {
@@ -164,7 +168,11 @@ func (r *run) predict(l *record.Line) {
 // load keeps one reading of a load socket for the truth lines.
 func (r *run) load(l *record.Line, _ int) {
 	m := loadMsg{line: l.N}
-	_, payload, _, err := wire.ParseMessage(l.Msg.Frames)
+	_, payload, seq, err := wire.ParseMessage(l.Msg.Frames)
+	if old := r.loads[l.Msg.Src]; err == nil && len(old) > 0 && seq <= old[len(old)-1].seq {
+		return // a duplicate
+	}
+	m.seq = seq
 	if err == nil {
 		m.load, err = wire.DecodeLoad(payload)
 	}
@@ -178,6 +186,7 @@ func (r *run) load(l *record.Line, _ int) {
 // loadMsg is one message of a load socket.
 type loadMsg struct {
 	line int
+	seq  uint64
 	load kv.Load
 	err  error
 }

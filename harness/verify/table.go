@@ -18,6 +18,9 @@ const (
 	rulePendingClear = "pending_clear"
 	// rulePendingEvents: the same, with other events than clears pending.
 	rulePendingEvents = "pending_events"
+	// ruleLateMessage: what the engine had published by then arrived only when the
+	// next message showed that it was missing; the index held exactly the rest.
+	ruleLateMessage = "late_message"
 	// ruleReannounced: blocks told again at a request's wish look like second
 	// copies, which nothing will remove; without those the table is equal.
 	ruleReannounced = "reannounced"
@@ -36,8 +39,9 @@ func (r *run) stateRank(st *record.State) int {
 
 // compareStates compares the state lines of rank (-1: every rank) that were
 // written before the engine published at ts: all it had published by then has
-// now arrived, whatever was still on its way when the line was written.
-func (r *run) compareStates(rank int, ts float64) {
+// now arrived, whatever was still on its way when the line was written. The
+// message of line is the next to arrive.
+func (r *run) compareStates(rank, line int, ts float64) {
 	r.states = slices.DeleteFunc(r.states, func(l *record.Line) bool {
 		of := r.stateRank(l.State)
 		if rank >= 0 && of != rank || l.T >= ts {
@@ -45,12 +49,12 @@ func (r *run) compareStates(rank int, ts float64) {
 		}
 		for i, fd := range r.feeds {
 			if fd.tl.rank == of {
-				r.stateChecks = append(r.stateChecks, stateCheck{l, i, r.held(fd.holder)})
+				r.stateChecks = append(r.stateChecks, stateCheck{l, i, r.held(fd.holder), fd.tl.at(line)})
 				return true
 			}
 		}
 		// No message ever: an engine that published nothing must hold nothing.
-		r.stateChecks = append(r.stateChecks, stateCheck{l, -1, nil})
+		r.stateChecks = append(r.stateChecks, stateCheck{l, -1, nil, 0})
 		return true
 	})
 }
@@ -60,6 +64,8 @@ type stateCheck struct {
 	line *record.Line
 	feed int // -1: the rank published nothing
 	held map[copyKey]bool
+	// received is how many items had arrived.
+	received int
 }
 
 // held returns a holder's memberships as the index under test tells them.
@@ -143,16 +149,22 @@ func (r *run) judge(c stateCheck, want map[copyKey]bool, allTiers bool) (rule, d
 	// Memberships are the main groups'.
 	indexDiff := setDiff(c.held, want, func(k copyKey) bool { return inTiers(k) && groups[k.group].main() })
 	pos := tl.published(c.line.T)
-	same := func(n int, counted bool) bool {
-		rep := r.replay(c.feed, n, counted)
+	replicaSet := func(n int, counted bool) map[copyKey]bool {
 		set := map[copyKey]bool{}
-		for k := range rep.copies {
+		for k := range r.replay(c.feed, n, counted).copies {
 			set[k] = true
 		}
-		return setDiff(set, want, inTiers) == ""
+		return set
 	}
-	if indexDiff == "" && same(pos, true) {
-		return "", ""
+	same := func(n int, counted bool) bool { return setDiff(replicaSet(n, counted), want, inTiers) == "" }
+	if same(pos, true) {
+		if indexDiff == "" {
+			return "", ""
+		}
+		main := func(k copyKey) bool { return groups[k.group].main() }
+		if c.received < pos && setDiff(c.held, replicaSet(c.received, true), main) == "" {
+			return ruleLateMessage, ""
+		}
 	}
 	if n := c.line.State.Pending; n > 0 {
 		rule, end := rulePendingEvents, min(pos+n, len(tl.items))

@@ -18,6 +18,8 @@ type Options struct {
 	Index string // kind of the index under test; "" is the default kind
 	// Wrap, for tests, stands between the pipeline and the index under test.
 	Wrap func(shard.Index) shard.Index
+	// truthOnly, for tests, leaves out the comparison with the reference.
+	truthOnly bool
 }
 
 // maxFaults bounds the differences kept of one file; all are counted.
@@ -64,6 +66,7 @@ type run struct {
 	stateChecks []stateCheck
 	claims      *claims
 	loads       map[string][]loadMsg
+	truthOnly   bool
 }
 
 // feed is one rank's pipeline into the indexes.
@@ -78,6 +81,7 @@ type feed struct {
 func File(f *record.File, o Options) (*Report, error) {
 	r := &run{f: f, report: NewReport(), model: kv.MakeModelKey("", "model", "default"), forest: newForest(), told: map[*kv.Event]bool{}}
 	r.report.Files = 1
+	r.truthOnly = o.truthOnly
 	r.report.Unknown = f.Unknown
 	kind := cmp.Or(o.Index, shard.Kinds[0])
 	got, err := shard.New(kind, shard.Options{})
