@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -35,7 +37,7 @@ type engine struct {
 	deaf      bool          // no answer at all
 	truncated bool          // answers lack their end mark
 	noReplay  bool
-	bindTo    string // the live socket connects there instead of binding
+	connectTo string // the live socket connects there instead of binding
 }
 
 // engineThread is what the engine's own goroutine owns.
@@ -65,9 +67,9 @@ func startEngine(t testing.TB, old *engine, edit func(*engine)) *engine {
 	if old != nil {
 		at = [2]string{old.live, old.back}
 	}
-	if e.bindTo != "" {
+	if e.connectTo != "" {
 		th.pub = engineSocket(t, ctx, zmq.PUB, "")
-		if err := th.pub.Connect(e.bindTo); err != nil {
+		if err := th.pub.Connect(e.connectTo); err != nil {
 			t.Fatal(err)
 		}
 	} else {
@@ -130,7 +132,7 @@ func (e *engine) run(th *engineThread) {
 			}
 			p := zmq.NewPoller()
 			p.Add(th.router, zmq.POLLIN)
-			got, err := p.Poll(5 * time.Millisecond)
+			got, err := p.Poll(time.Millisecond)
 			if err == nil && len(got) > 0 {
 				e.answer(th)
 			}
@@ -319,3 +321,86 @@ func (s *streamTest) want(blocks ...uint64) {
 }
 
 func contains(s, part string) bool { return strings.Contains(s, part) }
+
+// proxy passes one TCP address on to another until it is cut.
+type proxy struct {
+	t      testing.TB
+	target string
+	at     string
+
+	mu    sync.Mutex
+	l     net.Listener
+	conns []net.Conn
+	wg    sync.WaitGroup
+}
+
+func newProxy(t testing.TB, endpoint string) *proxy {
+	p := &proxy{t: t, target: strings.TrimPrefix(endpoint, "tcp://"), at: "127.0.0.1:0"}
+	p.restore()
+	t.Cleanup(p.cut)
+	return p
+}
+
+func (p *proxy) addr() string { return "tcp://" + p.at }
+
+// cut ends every connection and takes no more.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	if p.l != nil {
+		p.l.Close()
+		p.l = nil
+	}
+	for _, c := range p.conns {
+		c.Close()
+	}
+	p.conns = nil
+	p.mu.Unlock()
+	p.wg.Wait()
+}
+
+func (p *proxy) restore() {
+	l, err := net.Listen("tcp", p.at)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.l, p.at = l, l.Addr().String()
+	p.wg.Add(1)
+	go func() {
+		defer p.wg.Done()
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", p.target)
+			if err != nil {
+				in.Close()
+				continue
+			}
+			p.mu.Lock()
+			p.conns = append(p.conns, in, out)
+			p.mu.Unlock()
+			for _, pair := range [][2]net.Conn{{in, out}, {out, in}} {
+				p.wg.Add(1)
+				go func() {
+					defer p.wg.Done()
+					_, _ = io.Copy(pair[0], pair[1])
+					pair[0].Close()
+				}()
+			}
+		}
+	}()
+}
+
+// residentBytes is this process's resident memory.
+func residentBytes(t testing.TB) int {
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Skip(err)
+	}
+	var size, resident int
+	if _, err := fmt.Sscan(string(b), &size, &resident); err != nil {
+		t.Fatal(err)
+	}
+	return resident * os.Getpagesize()
+}

@@ -20,14 +20,14 @@ import (
 type zmqOptions struct {
 	MaxFrame    int64         // bytes; a longer frame ends its connection; default 16 MiB
 	ReplayIdle  time.Duration // silence after which a replay has failed; default 5 s
-	ProbeDelay  time.Duration // without a connection until its cause is looked for; default 3 s
+	ProbeDelay  time.Duration // without a connection until its cause is looked for; default 1 s
 	ProbePeriod time.Duration // between further looks; default 10 s
 }
 
 func (o *zmqOptions) setDefaults() {
 	orElse(&o.MaxFrame, 16<<20)
 	orElse(&o.ReplayIdle, 5*time.Second)
-	orElse(&o.ProbeDelay, 3*time.Second)
+	orElse(&o.ProbeDelay, time.Second)
 	orElse(&o.ProbePeriod, 10*time.Second)
 }
 

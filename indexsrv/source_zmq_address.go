@@ -14,8 +14,8 @@ import (
 const rejoinDelay = time.Second
 
 // keepAddress joins the tap to its endpoint and, while there is no connection,
-// looks up its name anew and finds out why. libzmq itself retries the address it
-// was given.
+// looks up its name anew, finds out why, and joins again. libzmq itself retries an
+// address, but not after a peer that broke the protocol: that ends its session.
 func (t *zmqTap) keepAddress() {
 	defer t.wg.Done()
 	for probe := false; ; probe = true {
@@ -25,7 +25,7 @@ func (t *zmqTap) keepAddress() {
 		}
 		addr, err := t.live.resolve(t.ctx)
 		if err == nil {
-			err = t.join(&addr)
+			err = t.join(&addr, probe)
 		}
 		switch {
 		case err != nil:
@@ -43,8 +43,9 @@ func (t *zmqTap) keepAddress() {
 }
 
 // unconnectedFor returns true once there was no connection for as long as delay,
-// and false when the tap is closed.
+// or for ProbeDelay after one was lost, and false when the tap is closed.
 func (t *zmqTap) unconnectedFor(delay time.Duration) bool {
+	end := time.Now().Add(delay)
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	for {
@@ -52,7 +53,11 @@ func (t *zmqTap) unconnectedFor(delay time.Duration) bool {
 		case <-t.ctx.Done():
 			return false
 		case <-t.lost:
-			timer.Reset(t.z.opts.ProbeDelay)
+			// Only ever sooner: a peer that comes and goes must not put it off.
+			if sooner := time.Now().Add(t.z.opts.ProbeDelay); end.Before(time.Now()) || sooner.Before(end) {
+				end = sooner
+				timer.Reset(t.z.opts.ProbeDelay)
+			}
 		case <-timer.C:
 			if !t.isConnected() {
 				return true
@@ -80,16 +85,21 @@ func (t *zmqTap) unconnected(err error) {
 }
 
 // join connects or binds the SUB socket to addr, in place of an older address.
-func (t *zmqTap) join(addr *address) error {
+// again joins anew even where the address is the same, if nothing is connected.
+func (t *zmqTap) join(addr *address, again bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed || t.joined == addr.text {
+	again = again && !t.live.bind && t.peers == 0
+	if t.closed || t.joined == addr.text && !again {
 		return nil
 	}
 	if t.joined != "" {
-		if err := t.sub.Disconnect(t.joined); err != nil {
-			return fmt.Errorf("leaving %s: %w", t.joined, err)
+		if events, err := t.sub.GetEvents(); err != nil || events&zmq.POLLIN != 0 {
+			// Leaving drops what was received and not read yet.
+			return err
 		}
+		// An error says that libzmq has given the address up already.
+		_ = t.sub.Disconnect(t.joined)
 		t.joined = ""
 	}
 	if addr.ipv6 {

@@ -242,6 +242,8 @@ func (t *zmqTap) changed(ev zmq.Event) {
 			if t.peers--; t.peers == 0 {
 				t.changes = append(t.changes, change{why: "the peer closed it"})
 			}
+		default:
+			t.changes = append(t.changes, change{why: notZMTP})
 		}
 	case zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_AUTH:
 		t.failing++
