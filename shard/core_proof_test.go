@@ -11,11 +11,19 @@ import (
 	"testing"
 
 	"kindex/internal/kv"
+	"kindex/internal/longtest"
 )
 
 // cores are the structures under proof at the level below tiers and copies.
 var cores = map[string]func() core{
 	"positional": func() core { return newPositionalCore(Options{}) },
+	"chain": func() core {
+		c, err := newChainCore(Options{})
+		if err != nil {
+			panic(err)
+		}
+		return c
+	},
 }
 
 // coreModel says in plain maps what a core must answer. A position is the
@@ -103,6 +111,7 @@ type coreDrive struct {
 	hashes uint64 // engine hashes 0..hashes-1
 	values uint64 // contents 0..values-1
 	spaces uint64 // namespaces
+	long   int    // blocks of a long store; 0: none
 	log    []string
 
 	moves, helds, unknowns, lookups, walks int
@@ -183,6 +192,9 @@ func (d *coreDrive) store(s slot) error {
 	n := 1 + d.r.IntN(6)
 	if d.r.IntN(20) == 0 {
 		n = 60 + d.r.IntN(20)
+	}
+	if d.long > 0 && d.r.IntN(4) == 0 {
+		n = 1 + d.r.IntN(d.long)
 	}
 	engines, contents := make([]kv.EngineHash, n), make([]kv.ContentHash, n)
 	for i := range engines {
@@ -337,25 +349,28 @@ func TestCoreWild(t *testing.T) {
 		name                          string
 		slots                         int
 		hashes, values, spaces, steps uint64
+		long                          int
 	}{
-		{"tiny", 3, 8, 2, 2, 6000},
-		{"twins", 4, 40, 2, 1, 6000},
-		{"deep", 5, 400, 1, 1, 2500},
-		{"wide", 100, 30, 3, 2, 5000},
-		{"many", 9, 3000, 4, 3, 2500},
+		{"tiny", 3, 8, 2, 2, 6000, 0},
+		{"twins", 4, 40, 2, 1, 6000, 0},
+		{"deep", 5, 400, 1, 1, 2500, 0},
+		{"wide", 100, 30, 3, 2, 5000, 0},
+		{"many", 9, 3000, 4, 3, 2000, 0},
+		{"long", 6, 2000, 1, 1, 500, 700}, // past the longest run
 	}
+	seeds := uint64(longtest.N(2, 40))
 	for name, open := range cores {
 		for _, sh := range shapes {
 			t.Run(name+"/"+sh.name, func(t *testing.T) {
 				t.Parallel()
-				for seed := range uint64(3) {
+				for seed := range seeds {
 					d := coreDrive{
 						c: open(), m: coreModel{slots: make(map[slot]map[kv.EngineHash]string)},
-						r: rand.New(rand.NewPCG(seed, 1)), slots: sh.slots, hashes: sh.hashes, values: sh.values, spaces: sh.spaces,
+						r: rand.New(rand.NewPCG(seed, 1)), slots: sh.slots, hashes: sh.hashes, values: sh.values, spaces: sh.spaces, long: sh.long,
 					}
 					for i := range sh.steps {
 						err := d.step()
-						if err == nil && (i%16 == 0 || (i%4 == 0 && sh.slots < 10)) {
+						if err == nil && (i%16 == 0 || (i%4 == 0 && sh.hashes < 500 && sh.slots < 10)) {
 							err = d.compare()
 						}
 						if err != nil {

@@ -63,7 +63,7 @@ func newWorld(seed uint64, engines int, subs []subject) (*world, error) {
 		w.docs = append(w.docs, doc)
 	}
 	for i := range engines {
-		e := &engine{model: w.models[0], capacity: 200 + w.r.IntN(1200), groups: 1}
+		e := &engine{model: w.models[0], capacity: 200 + w.r.IntN(800), groups: 1}
 		if i%6 == 5 {
 			e.model = w.models[1]
 		}
@@ -506,7 +506,7 @@ func TestProofCorpora(t *testing.T) {
 	for seed := range uint64(longtest.N(2, 8)) {
 		t.Run(fmt.Sprintf("seed%d", seed), func(t *testing.T) {
 			t.Parallel()
-			w, err := newWorld(seed, 16+8*int(seed%2), subjects(1, 4))
+			w, err := newWorld(seed, 12+4*int(seed%2), subjects(1, 4))
 			if err != nil {
 				t.Fatal(err)
 			}
