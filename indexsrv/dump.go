@@ -58,8 +58,10 @@ func (r *rank) snapshot(idx *Writer) (snapshot, error) {
 				parent = -1
 			}
 			at[n.ID] = len(s.nodes)
-			s.nodes = append(s.nodes, dumpNode{parent: parent, namespace: n.Namespace, content: n.Content,
-				copies: append([]shard.Copy(nil), n.Copies...)})
+			s.nodes = append(s.nodes, dumpNode{
+				parent: parent, namespace: n.Namespace, content: n.Content,
+				copies: append([]shard.Copy(nil), n.Copies...),
+			})
 			return true
 		})
 	})

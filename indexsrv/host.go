@@ -130,7 +130,9 @@ func (h *Host) Serve(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	h.drain()
-	<-served
+	if err := <-served; err != nil && !errors.Is(err, net.ErrClosed) {
+		h.log.Warn("HTTP server", "error", err)
+	}
 	return h.Close()
 }
 
@@ -155,6 +157,9 @@ func (h *Host) drain() {
 	if err := h.server.ShutdownWithContext(ctx); err != nil {
 		h.log.Warn("requests cut short", "error", err)
 	}
+	// A server that had not begun to accept knows no listener to close; closed
+	// twice is no fault.
+	_ = h.ln.Close()
 }
 
 // Close stops all streams, bounded by the drain timeout, and refuses

@@ -183,7 +183,7 @@ func (h *Host) collect(q *queryScratch) {
 	}
 	slices.SortFunc(q.rows, func(a, b row) int {
 		return cmp.Or(cmp.Compare(b.any, a.any), cmp.Compare(b.host, a.host), cmp.Compare(b.device, a.device),
-			cmp.Compare(a.worker.order, b.worker.order))
+			cmp.Compare(a.order, b.order))
 	})
 	q.rows = q.rows[:q.maxResults]
 }

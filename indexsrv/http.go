@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -142,14 +143,11 @@ func (h *Host) finish(ctx *fasthttp.RequestCtx, route int) {
 }
 
 var knownPaths = func() string {
-	var s string
+	paths := make([]string, numRoutes)
 	for i := range routes {
-		if i > 0 {
-			s += ", "
-		}
-		s += routes[i].path
+		paths[i] = routes[i].path
 	}
-	return s
+	return strings.Join(paths, ", ")
 }()
 
 // readBody reads the request's body into sc.body, or refuses it.

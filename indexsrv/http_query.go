@@ -56,7 +56,7 @@ func appendAnswer(b []byte, rows []row, blockSize uint64) []byte {
 			b = append(b, ',')
 		}
 		first = false
-		b = append(b, r.worker.key...)
+		b = append(b, r.key...)
 		b = append(b, ':')
 		b = appendByRank(b, r.hits, blockSize, false)
 	}
@@ -66,14 +66,14 @@ func appendAnswer(b []byte, rows []row, blockSize uint64) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(b, r.worker.key...)
+		b = append(b, r.key...)
 		tokens(`:{"longest_matched":`, r.any)
 		tokens(`,"gpu":`, r.device)
 		tokens(`,"cpu":`, r.host)
 		tokens(`,"disk":`, r.any)
 		b = append(b, `,"dp":`...)
 		b = appendByRank(b, r.hits, blockSize, true)
-		if !r.worker.exact() {
+		if !r.exact() {
 			b = append(b, `,"degraded":true`...)
 		}
 		b = append(b, '}')

@@ -143,7 +143,7 @@ func (c *collector) host(ch chan<- prometheus.Metric) {
 			if s < len(statuses) {
 				code = strconv.Itoa(statuses[s])
 			}
-			if n > 0 || s == 0 && r < len(routes) {
+			if n > 0 {
 				ch <- counter(descRequests, n, route, code)
 			}
 		}

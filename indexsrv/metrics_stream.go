@@ -30,8 +30,10 @@ type streamMetric struct {
 }
 
 func streamCounter(name, help string, v func(*StreamStatus) uint64) streamMetric {
-	return streamMetric{streamDesc(name, help), prometheus.CounterValue, false,
-		func(st *StreamStatus, _ time.Time) (float64, bool) { return float64(v(st)), true }}
+	return streamMetric{
+		streamDesc(name, help), prometheus.CounterValue, false,
+		func(st *StreamStatus, _ time.Time) (float64, bool) { return float64(v(st)), true },
+	}
 }
 
 func streamGauge(name, help string, v func(*StreamStatus) uint64) streamMetric {

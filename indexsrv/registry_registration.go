@@ -176,7 +176,9 @@ func checkName(s string, required bool) error {
 	switch {
 	case s == "" && !required:
 		return nil
-	case s == "" || len(s) > maxNameBytes:
+	case s == "":
+		return fmt.Errorf("is missing: it must be 1 to %d bytes", maxNameBytes)
+	case len(s) > maxNameBytes:
 		return fmt.Errorf("must be 1 to %d bytes", maxNameBytes)
 	case !utf8.ValidString(s):
 		return errors.New("must be valid UTF-8")
