@@ -38,8 +38,8 @@ func TestQueryReplies(t *testing.T) {
 	h.put(r0, kv.TierDevice, "", "", 1, tokens(1, 4), nil)
 	h.put(r2, kv.TierHost, "", "", 1, tokens(1, 12), nil)
 
-	const worker1 = `"1":{"longest_matched":24,"gpu":16,"cpu":20,"disk":24,"dp":{"0":24}}`
-	const workerAB = `"a\"b":{"longest_matched":12,"gpu":4,"cpu":12,"disk":12,"dp":{"0":4,"2":12}}`
+	const worker1 = `"1":{"longest_matched":24,"gpu":16,"cpu":20,"disk":24,"dp":{"0":16}}`
+	const workerAB = `"a\"b":{"longest_matched":12,"gpu":4,"cpu":12,"disk":12,"dp":{"0":4,"2":0}}`
 	full := `{"scores":{"1":{"0":16},"a\"b":{"0":4}},"frequencies":[],"instances":{` + worker1 + `,` + workerAB + `}}`
 	h.want("POST", "/query", query(t, tokens(1, 24), ""), 200, full)
 	h.want("POST", "/query", query(t, tokens(1, 27), ""), 200, full) // the tail fills no block
@@ -56,7 +56,7 @@ func TestQueryReplies(t *testing.T) {
 		`{"scores":{"1":{"0":16}},"frequencies":[],"instances":{`+worker1+`}}`)
 	h.want("POST", "/query", query(t, tokens(1, 24), `,"max_results":9`), 200, full)
 	h.want("POST", "/query", query(t, tokens(1, 4), ""), 200,
-		`{"scores":{"1":{"0":4},"a\"b":{"0":4}},"frequencies":[],"instances":{"1":{"longest_matched":4,"gpu":4,"cpu":4,"disk":4,"dp":{"0":4}},"a\"b":{"longest_matched":4,"gpu":4,"cpu":4,"disk":4,"dp":{"0":4,"2":4}}}}`)
+		`{"scores":{"1":{"0":4},"a\"b":{"0":4}},"frequencies":[],"instances":{"1":{"longest_matched":4,"gpu":4,"cpu":4,"disk":4,"dp":{"0":4}},"a\"b":{"longest_matched":4,"gpu":4,"cpu":4,"disk":4,"dp":{"0":4,"2":0}}}}`)
 	h.want("POST", "/query", query(t, tokens(1, 3), ""), 200, nobody)
 	h.want("POST", "/query", query(t, nil, `,"x":1`), 400, `{"error":"token_ids: is missing"}`)
 	h.want("POST", "/query", `{"model_name":"m","token_ids":[]}`, 200, nobody)
@@ -67,12 +67,12 @@ func TestQueryReplies(t *testing.T) {
 	// Only host or disk copies: in instances, not in scores.
 	h.take(r0, kv.TierDevice, 1)
 	h.want("POST", "/query", query(t, tokens(1, 24), `,"instances":["a\"b"]`), 200,
-		`{"scores":{},"frequencies":[],"instances":{"a\"b":{"longest_matched":12,"gpu":0,"cpu":12,"disk":12,"dp":{"2":12}}}}`)
+		`{"scores":{},"frequencies":[],"instances":{"a\"b":{"longest_matched":12,"gpu":0,"cpu":12,"disk":12,"dp":{"2":0}}}}`)
 
 	// A rank without content makes its worker degraded, too.
 	setState(h.rank("m", "", `a"b`, 1), StateFailed)
 	h.want("POST", "/query", query(t, tokens(1, 24), `,"instances":["a\"b"]`), 200,
-		`{"scores":{},"frequencies":[],"instances":{"a\"b":{"longest_matched":12,"gpu":0,"cpu":12,"disk":12,"dp":{"2":12},"degraded":true}}}`)
+		`{"scores":{},"frequencies":[],"instances":{"a\"b":{"longest_matched":12,"gpu":0,"cpu":12,"disk":12,"dp":{"2":0},"degraded":true}}}`)
 }
 
 // TestQueryByHash asks with hashes of either sign.
