@@ -46,7 +46,6 @@ type engineThread struct {
 	pub, router *zmq.Socket
 	seq         uint64
 	buffer      []message
-	asked       []uint64
 }
 
 // startEngine begins one life of a publisher. ports, when not nil, are those of
@@ -149,7 +148,6 @@ func (e *engine) answer(th *engineThread) {
 	if err != nil || e.deaf {
 		return
 	}
-	th.asked = append(th.asked, start)
 	if e.slow > 0 {
 		deadline := time.After(e.slow)
 		for wait := true; wait; {
@@ -208,11 +206,6 @@ func (e *engine) raw(frames ...[]byte) {
 	e.do(func(th *engineThread) { _, _ = th.pub.SendMessage(frames) })
 }
 
-func (e *engine) requests() (asked []uint64) {
-	e.do(func(th *engineThread) { asked = append(asked, th.asked...) })
-	return asked
-}
-
 // kill ends this life.
 func (e *engine) kill() {
 	e.stop.Do(func() {
@@ -233,7 +226,7 @@ type streamTest struct {
 	s   *stream
 }
 
-var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+var quiet = slog.New(slog.DiscardHandler)
 
 func newSource(t testing.TB, opts zmqOptions) *zmqSource {
 	t.Helper()
@@ -364,9 +357,7 @@ func (p *proxy) restore() {
 		p.t.Fatal(err)
 	}
 	p.l, p.at = l, l.Addr().String()
-	p.wg.Add(1)
-	go func() {
-		defer p.wg.Done()
+	p.wg.Go(func() {
 		for {
 			in, err := l.Accept()
 			if err != nil {
@@ -381,15 +372,13 @@ func (p *proxy) restore() {
 			p.conns = append(p.conns, in, out)
 			p.mu.Unlock()
 			for _, pair := range [][2]net.Conn{{in, out}, {out, in}} {
-				p.wg.Add(1)
-				go func() {
-					defer p.wg.Done()
+				p.wg.Go(func() {
 					_, _ = io.Copy(pair[0], pair[1])
 					pair[0].Close()
-				}()
+				})
 			}
 		}
-	}()
+	})
 }
 
 // residentBytes is this process's resident memory.

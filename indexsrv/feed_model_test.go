@@ -291,9 +291,10 @@ func (s *sim) settle() {
 	s.publish()
 	s.drainNetwork()
 	for range 200 {
-		wake := s.poll()
+		s.poll()
 		s.drainNetwork()
-		if wake = s.poll(); wake.IsZero() {
+		wake := s.poll()
+		if wake.IsZero() {
 			break
 		}
 		s.now = wake

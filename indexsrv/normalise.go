@@ -314,7 +314,7 @@ func (n *normaliser) keep(ev *kv.Event, namespaced bool, extra [][]byte) {
 		return
 	}
 	for i, h := range ev.Hashes {
-		if !(root && i == 0) && (extra == nil || len(extra[i]) == 0) {
+		if own := extra != nil && len(extra[i]) > 0; !own && (i > 0 || !root) {
 			continue
 		}
 		if len(n.keyed) >= keyedGeneration {

@@ -21,7 +21,7 @@ import (
 type zmqReplay struct {
 	t      *zmqTap
 	req    ReplayRequest
-	ctx    context.Context //nolint:containedctx // the request's life
+	ctx    context.Context // the request's life
 	cancel context.CancelFunc
 	sock   *zmq.Socket
 	wait   *fdwait.Waiter

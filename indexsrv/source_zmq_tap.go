@@ -28,7 +28,7 @@ type zmqTap struct {
 	live   endpoint
 	replay endpoint
 
-	ctx    context.Context //nolint:containedctx // the tap's life
+	ctx    context.Context // the tap's life
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	lost   chan struct{} // signals the address goroutine, capacity 1
