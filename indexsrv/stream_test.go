@@ -14,7 +14,13 @@ import (
 	"kindex/relay/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// fasthttp's own: a worker pool looks every 10 s whether it was stopped,
+		// and the clock of the Date header never ends.
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
+}
 
 // A late joiner learns the history from the replay socket, in both framings.
 func TestStreamLateJoin(t *testing.T) {
