@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"kindex/harness/bench"
 	"kindex/harness/live"
 	"kindex/harness/verify"
 	"kindex/shard"
@@ -33,6 +34,7 @@ func commands() []command {
 	return []command{
 		{"verify", "[--index KIND] [--json] FILE...", "replay recordings through an index and compare with the reference and the engine", runVerify},
 		{"run", "[flags]", "start an index host with two mock engines, or --worker for a real fleet, and show a live table", runLive},
+		{"bench", "[flags]", "measure CPU time from frame to index, lookups, and memory", runBench},
 	}
 }
 
@@ -178,6 +180,44 @@ func runLive(ctx context.Context, c *command, args []string, stdout, stderr io.W
 	}
 	if err := live.Run(ctx, cfg, stdout); err != nil {
 		fmt.Fprintf(stderr, "harness run: %v\n", err)
+		return exitDiffers
+	}
+	return exitOK
+}
+
+func runBench(ctx context.Context, c *command, args []string, stdout, stderr io.Writer) int {
+	var o bench.Options
+	fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
+	fs.StringVar(&o.Index, "kv-index", shard.Kinds[0], "index: "+oneOf(shard.Kinds))
+	fs.Uint64Var(&o.Seed, "seed", 1, "of the workloads")
+	fs.IntVar(&o.Repeats, "repeats", 10, "times that each figure is taken, with a fresh index")
+	fs.BoolVar(&o.Short, "short", false, "do a small part of the work, to see that it runs")
+	asJSON := fs.Bool("json", false, "print one JSON object instead of tables")
+	rest, code, done := c.parse(fs, args, stdout, stderr)
+	if done {
+		return code
+	}
+	var err error
+	switch {
+	case len(rest) > 0:
+		err = fmt.Errorf("unexpected argument %q: everything is a flag", rest[0])
+	case !slices.Contains(shard.Kinds, o.Index):
+		err = fmt.Errorf("--kv-index %q: must be %s", o.Index, oneOf(shard.Kinds))
+	case o.Repeats < 1 || o.Repeats > 1000:
+		err = fmt.Errorf("--repeats %d: must be 1 to 1000", o.Repeats)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "harness bench: %v\n", err)
+		return exitUsage
+	}
+	r, err := bench.Run(ctx, o)
+	if err == nil && *asJSON {
+		err = r.WriteJSON(stdout)
+	} else if err == nil {
+		err = r.WriteText(stdout)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "harness bench: %v\n", err)
 		return exitDiffers
 	}
 	return exitOK

@@ -93,6 +93,8 @@ func TestCommands(t *testing.T) {
 		{"a pending clear that empties nothing", []string{"verify", plain(t, reset, edit(21, `"cached":[]`, `"cached":[[1,0,1]]`))}, 1, ".jsonl:21: memberships", ""},
 		{"a truth line", []string{"verify", plain(t, "legacy_vllm_0310.jsonl.gz", edit(2, `"block_size":16`, `"block_size":17`))}, 1, "decoding pub1: expected what the engine was asked to publish", ""},
 		{"a lost message", []string{"verify", plain(t, "vllm032_block16_eviction.jsonl.gz", lose(20))}, 1, "memberships: expected", ""},
+		{"bench with a bad index", []string{"bench", "--kv-index", "tree"}, 2, "", `--kv-index "tree": must be chain`},
+		{"bench with no repeats", []string{"bench", "--repeats", "0"}, 2, "", "--repeats 0: must be 1 to 1000"},
 		{"run with an argument", []string{"run", "x"}, 2, "", `unexpected argument "x"`},
 		{"run with a bad flag", []string{"run", "--for", "soon"}, 2, "", `invalid value "soon"`},
 	}

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package numa
+
+// ThreadCPU returns 0: threads' CPU time is read on Linux only.
+func ThreadCPU() int64 { return 0 }
