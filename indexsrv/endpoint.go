@@ -139,13 +139,18 @@ func lookup(ctx context.Context, host string) (netip.Addr, error) {
 	return ips[0], nil
 }
 
-// probe returns why nothing can be reached at a, in the system's words: libzmq
-// keeps them to itself.
-func (a *address) probe(ctx context.Context) error {
+// connect opens a plain connection to a.
+func (a *address) connect(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	var d net.Dialer
-	c, err := d.DialContext(ctx, a.network, a.dial)
+	return d.DialContext(ctx, a.network, a.dial)
+}
+
+// probe returns why nothing can be reached at a, in the system's words: libzmq
+// keeps them to itself.
+func (a *address) probe(ctx context.Context) error {
+	c, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}

@@ -60,6 +60,7 @@ type FeedLimits struct {
 	RetryDelay    time.Duration // before the second try, doubling; default 200 ms
 	ResyncDelay   time.Duration // between tries to get back what was given up; default 30 s
 	ConfirmDelay  time.Duration // after connecting, until a silent stream is asked once more; default 1 s
+	SubscribeTime time.Duration // after connecting, until the subscription counts as told; default 50 ms
 	ConnectPeriod time.Duration // without a connection before a stream is failed; default 30 s
 }
 
@@ -77,6 +78,7 @@ func (l *FeedLimits) setDefaults() {
 	orElse(&l.RetryDelay, 200*time.Millisecond)
 	orElse(&l.ResyncDelay, 30*time.Second)
 	orElse(&l.ConfirmDelay, time.Second)
+	orElse(&l.SubscribeTime, 50*time.Millisecond)
 	orElse(&l.ConnectPeriod, 30*time.Second)
 }
 
@@ -176,6 +178,7 @@ type Feed struct {
 	failed    bool      // not connected for too long
 	since     time.Time // not connected since then; zero: not known yet
 	why       string    // why there is no connection
+	telling   time.Time // until then the publisher may not know of the subscription; zero: it does
 
 	repair repair
 
@@ -238,7 +241,7 @@ func (f *Feed) State() State {
 	switch {
 	case f.failed:
 		return StateFailed
-	case !f.ever:
+	case !f.ever, f.connected && !f.has && !f.telling.IsZero():
 		return StatePending
 	case !f.connected, f.faults != 0, f.repairing():
 		return StateDegraded

@@ -17,6 +17,7 @@ func (f *Feed) Live(seq uint64, payload []byte, now time.Time) {
 		f.BadMessage()
 		return
 	}
+	f.telling = time.Time{}
 	if !f.waiting() && !f.repair.wantJoin {
 		// Whatever was missed before this batch shows as a gap.
 		f.repair.confirmAt = time.Time{}

@@ -67,6 +67,11 @@ func (f *Feed) Connected(now time.Time) {
 	if f.canReplay() {
 		r.confirmAt = now.Add(f.limits.ConfirmDelay)
 		r.notBefore = now
+	} else {
+		// Nothing acknowledges a subscription, and what is published before it
+		// arrives is missed. With a replay socket that shows; without one the
+		// stream is not called active before it must have arrived.
+		f.telling = now.Add(f.limits.SubscribeTime)
 	}
 	switch {
 	case !again:
@@ -108,6 +113,13 @@ func (f *Feed) Next(now time.Time) (req ReplayRequest, ask bool, wake time.Time)
 		failAt := f.since.Add(f.limits.ConnectPeriod)
 		if f.failed = !now.Before(failAt); !f.failed {
 			wake = failAt
+		}
+	}
+	if !f.telling.IsZero() {
+		if now.Before(f.telling) {
+			wake = earlier(wake, f.telling)
+		} else {
+			f.telling = time.Time{}
 		}
 	}
 	r := &f.repair

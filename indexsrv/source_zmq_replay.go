@@ -26,6 +26,8 @@ type zmqReplay struct {
 	sock   *zmq.Socket
 	wait   *fdwait.Waiter
 	msgs   []message
+	addr   address
+	heard  bool // anything came
 }
 
 // startReplay begins req in place of the request under way. mu is held.
@@ -74,6 +76,7 @@ func (r *zmqReplay) ask() error {
 	if err != nil {
 		return err
 	}
+	r.addr = addr
 	sock, err := r.t.z.socket(zmq.DEALER)
 	if err != nil {
 		return err
@@ -124,7 +127,7 @@ func (r *zmqReplay) collect() {
 			}
 			if err != nil {
 				if errors.Is(err, fdwait.ErrInterrupted) {
-					err = fmt.Errorf("no answer for %v", idle)
+					err = r.silence(idle)
 				}
 				r.t.mu.Lock()
 				r.finish(false, err)
@@ -133,6 +136,18 @@ func (r *zmqReplay) collect() {
 			}
 		}
 	}
+}
+
+// silence says why nothing came for so long.
+func (r *zmqReplay) silence(idle time.Duration) error {
+	if !r.heard {
+		if c, err := r.addr.connect(r.ctx); err != nil {
+			return fmt.Errorf("no answer for %v: %w", idle, err)
+		} else if err := c.Close(); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("no answer for %v", idle)
 }
 
 // extend puts the end of patience off. It returns false when the request is no
@@ -166,6 +181,7 @@ func (r *zmqReplay) pump(idle time.Duration) (more, done bool) {
 		return false, true
 	}
 	if len(r.msgs) > 0 {
+		r.heard = true
 		t.s.replayed(r.req.ID, r.msgs, false, nil, now)
 		r.forget()
 		_ = r.wait.Deadline(now.Add(idle))
