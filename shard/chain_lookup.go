@@ -150,7 +150,9 @@ func (w *walker) pass(line uint32, key, root uint64) outcome {
 			}
 			gap = atomic.LoadUint64(w.c.arena.w(line, runGap))
 			if atomic.LoadUint64(w.c.arena.w(line, runVersion)) != head[runVersion] {
-				w.dst = w.dst[:w.base+w.alive]
+				if w.line == 0 {
+					w.dst = w.dst[:w.base]
+				}
 				continue
 			}
 		}
