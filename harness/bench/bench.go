@@ -248,10 +248,9 @@ func feedAll(kind string) func(*workload) func() error {
 
 // lookups measures lookups of whole chains that all holders hold.
 func lookups(ctx context.Context, blocks, holders int, o Options) (Lookup, error) {
-	const chains = 64
-	rounds := 20_000
+	chains, rounds := 64, 20_000
 	if o.Short {
-		rounds = 200
+		chains, rounds = 4, 200
 	}
 	var p50, p99 []float64
 	for i := range o.Repeats {
@@ -323,7 +322,7 @@ func memory(ctx context.Context, holders int, o Options) (Memory, error) {
 	}
 	chains := 4_096
 	if o.Short {
-		chains = 64
+		chains = 16
 	}
 	const blocks = 64
 	var before, after runtime.MemStats

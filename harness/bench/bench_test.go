@@ -38,7 +38,7 @@ func TestRuns(t *testing.T) {
 			}
 		}
 		for _, m := range r.Memory {
-			if m.Memberships != m.Blocks*uint64(m.Holders) || m.Blocks != 64*64 {
+			if m.Memberships != m.Blocks*uint64(m.Holders) || m.Blocks != 16*64 {
 				t.Errorf("%s: %d memberships of %d blocks by %d holders", kind, m.Memberships, m.Blocks, m.Holders)
 			}
 		}

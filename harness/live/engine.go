@@ -169,9 +169,9 @@ func (e *engine) listener(ctx context.Context) (listener, bool) {
 // that the engine published before.
 func (e *engine) ask(ctx context.Context, q *mockworker.Request) asked {
 	a := asked{life: q.Life}
-	want, any := q.Published["0"]
-	a.fresh = !any
-	if any {
+	want, published := q.Published["0"]
+	a.fresh = !published
+	if published {
 		_ = until(ctx, time.Second, func() bool {
 			l, ok := e.listener(ctx)
 			return ok && l.LastSeq != nil && *l.LastSeq >= want && l.Epoch >= uint64(q.Life)
@@ -207,7 +207,7 @@ func (e *engine) judge(r *mockworker.Response, a asked) {
 	c.predicted += a.predicted
 	c.cached += r.Cached
 	known := e.rules[r.ID]
-	how := ""
+	var how string
 	switch {
 	case a.err != nil:
 		c.wrong++

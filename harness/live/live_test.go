@@ -59,10 +59,10 @@ func config(t *testing.T) Config {
 }
 
 // run runs c until ctx ends and returns what it printed.
-func runFor(t *testing.T, ctx context.Context, c Config) string {
+func runFor(t *testing.T, c Config) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := Run(ctx, c, &out); err != nil {
+	if err := Run(t.Context(), c, &out); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	return out.String()
@@ -73,7 +73,7 @@ func TestMockEngines(t *testing.T) {
 	t.Parallel()
 	c := config(t)
 	c.For, c.Speed = 6*time.Second, 2
-	out := runFor(t, t.Context(), c)
+	out := runFor(t, c)
 	last := out[strings.LastIndex(out, "vllm-1/0"):]
 	for _, want := range []string{
 		`vllm-1/0 active life \d+ batch \d+ .* blocks \d+ .*; lookups [1-9]\d*: exact [1-9]\d*, explained \d+.*, wrong 0; predicted [1-9]`,
@@ -147,7 +147,7 @@ func TestFleet(t *testing.T) {
 			"--recording", c.VLLM, "--pub", "tcp://127.0.0.1:42157", "--replay", "tcp://127.0.0.1:42158", "--speed", "4",
 		}, strings.NewReader(""), io.Discard, &errs)
 	}()
-	out := runFor(t, t.Context(), c)
+	out := runFor(t, c)
 	cancel()
 	if got := <-code; got != 0 {
 		t.Errorf("mock worker: exit %d: %s", got, errs.String())

@@ -34,7 +34,6 @@ type player struct {
 
 	life     int
 	history  map[int][]kept // by rank: what a replay shows from before the recording
-	lives    int            // of the publisher within the recording
 	restart  map[int]bool   // lines before which the recorded engine began a new life
 	previous float64        // t of the line before
 }
@@ -102,7 +101,7 @@ func (p *player) play(ctx context.Context) error {
 		return err
 	}
 	if p.gate != nil && p.wait(ctx, time.Hour, p.gate) != nil {
-		return nil
+		return nil //nolint:nilerr // told to stop: a clean end
 	}
 	for {
 		if err := p.once(ctx); err != nil || ctx.Err() != nil {

@@ -35,8 +35,7 @@ const (
 func Read(path string) (*File, error) {
 	in, err := os.Open(path)
 	if err != nil {
-		var pe *os.PathError
-		if errors.As(err, &pe) {
+		if pe, ok := errors.AsType[*os.PathError](err); ok {
 			err = pe.Err
 		}
 		return nil, &Error{Path: path, Err: err}
@@ -347,8 +346,7 @@ func decode(b []byte, v any) error {
 		}
 		return nil
 	}
-	var te *json.UnmarshalTypeError
-	if errors.As(err, &te) {
+	if te, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Errorf("%s: %s where %s is expected", te.Field, te.Value, te.Type)
 	}
 	return fmt.Errorf("not JSON: %w", err)

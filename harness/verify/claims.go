@@ -63,7 +63,7 @@ func (c *claims) item(tl *timeline, rep *replica, i int, ts float64) {
 		case c.repeats(tl, rep, it.ev, ts):
 			c.told[it.ev] = true
 		case rep.windowOnly():
-			c.window(tl, rep, i, ts)
+			c.window(tl, i, ts)
 		case chain != nil:
 			c.store(tl, i, ts, chain)
 		}
@@ -126,7 +126,7 @@ func (c *claims) store(tl *timeline, i int, ts float64, chain []posID) {
 
 // window finds the owner of a store of a model without main groups. Its tokens
 // cover the whole range, its hashes a subset.
-func (c *claims) window(tl *timeline, rep *replica, i int, ts float64) {
+func (c *claims) window(tl *timeline, i int, ts float64) {
 	ev := tl.items[i].ev
 	n := len(ev.Tokens) / c.shape.size
 	for _, r := range c.inFlight(tl.rank, ts) {

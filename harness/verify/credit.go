@@ -96,7 +96,7 @@ func (r *run) credits() {
 	r.swap(open)
 	for _, v := range open {
 		cached, _ := v.q.cached()
-		ok := v.why == "" && v.tokens == cached
+		ok := v.why == "" && v.rule != "" && v.tokens == cached
 		r.report.Judged = append(r.report.Judged, Judged{v.q.req.ID, r.predicted(v.q), cached, v.rule, ok})
 		if ok {
 			c.Explained++
@@ -108,6 +108,8 @@ func (r *run) credits() {
 		switch {
 		case v.why != "":
 			got += "; no rule applies: " + v.why
+		case v.rule == "":
+			got += fmt.Sprintf("; by the events it is %d", v.tokens)
 		default:
 			got += fmt.Sprintf("; rule %s gives %d", v.rule, v.tokens)
 		}
@@ -155,9 +157,6 @@ func (r *run) explain(q *request) *verdictOf {
 	}
 	v.tokens = m.blocks * r.size
 	v.rule = r.rule(q, at, m)
-	if v.rule == "" {
-		v.why = fmt.Sprintf("by the events it is %d", v.tokens)
-	}
 	return v
 }
 
@@ -166,6 +165,7 @@ type moment struct {
 	item   int // items applied by then
 	blocks int // of its hit
 	why    string
+	left   bool  // what lay in host memory was not loaded back
 	trace  []int // the hit after each item from received on
 	from   int
 }
@@ -181,7 +181,7 @@ func (r *run) moment(q *request, at int) moment {
 		sent = min(sent, end)
 	}
 	m := moment{from: min(received, end)}
-	m.trace = r.trace(q, at, m.from, end)
+	m.trace = r.trace(q, at, m.from, end, r.f.Header.Engine == "sglang")
 	hit := func(i int) int { return m.trace[i-m.from] }
 	if q.hidden() {
 		m.item, m.blocks = end, r.shape.limit(len(q.req.Prompt))
@@ -199,6 +199,9 @@ func (r *run) moment(q *request, at int) moment {
 			m.item = sent
 		}
 		m.blocks = hit(m.item)
+		if r.f.Header.HostTokens > 0 {
+			r.loadBack(q, at, &m, max(tl.published(q.end), m.item))
+		}
 		if q.first >= 0 && min(q.start, r.shape.limit(len(q.req.Prompt))) != m.blocks && r.f.Header.HostTokens == 0 {
 			m.why = fmt.Sprintf("%d blocks held when it was scheduled, yet its own store begins at block %d", m.blocks, q.start)
 		}
@@ -234,6 +237,28 @@ func (r *run) anchor(tl *timeline, from, to int) int {
 	return to
 }
 
+// loadBack takes from q's hit what lay in host memory only and did not come back
+// to the device before the answer, as the device's stores up to item end show.
+func (r *run) loadBack(q *request, at int, m *moment, end int) {
+	device := r.trace(q, at, m.item, m.item, false)[0]
+	path := r.claims.path(q)
+	if device >= m.blocks || device >= len(path) {
+		return
+	}
+	rep := r.replay(at, m.item, false)
+	for _, it := range r.tls[at].items[m.item:end] {
+		if it.ev == nil || it.ev.Kind != kv.KindStored || it.ev.Tier != kv.TierDevice {
+			continue
+		}
+		for _, h := range it.ev.Hashes {
+			if slices.Contains(rep.hashes[path[device]], h) {
+				return
+			}
+		}
+	}
+	m.blocks, m.left = device, true
+}
+
 // stepStart goes back from a store to the first that its request made in the
 // same step: each cache group tells the same tokens once, window groups first.
 func stepStart(tl *timeline, i int) int {
@@ -249,10 +274,9 @@ func stepStart(tl *timeline, i int) int {
 }
 
 // trace returns q's hit in blocks after each number of items from from to to.
-func (r *run) trace(q *request, at, from, to int) []int {
+func (r *run) trace(q *request, at, from, to int, anyTier bool) []int {
 	rep := r.replay(at, from, false)
 	limit := r.shape.limit(len(q.req.Prompt))
-	anyTier := r.f.Header.Engine == "sglang"
 	var hashes func(i int) []kv.EngineHash
 	switch {
 	case q.req.Embeds != "":
@@ -311,8 +335,11 @@ func (r *run) rule(q *request, at int, m moment) string {
 	if !q.asked && by[q.rank] == m.blocks {
 		return ruleRankChoice
 	}
-	if q.hidden() {
+	switch {
+	case q.hidden():
 		return ruleHiddenNamespace
+	case m.left:
+		return ruleNotLoaded
 	}
 	if m.trace[0] == m.blocks {
 		return r.contentRule(q, at)
@@ -379,6 +406,7 @@ func (r *run) swap(open []*verdictOf) {
 			}
 			if b.why == "" && b.tokens == want {
 				a.tokens, b.tokens = b.tokens, a.tokens
+				a.rule, b.rule = ruleInFlight, ruleInFlight
 				break
 			}
 		}

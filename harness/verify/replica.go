@@ -6,6 +6,7 @@ package verify
 
 import (
 	"encoding/binary"
+	"maps"
 	"slices"
 
 	"kindex/internal/kv"
@@ -216,14 +217,14 @@ func eventKeys(ev *kv.Event) (lora, salt string, extra [][]kv.ExtraKey) {
 	return lora, salt, extra
 }
 
-// holds reports whether one of hs has a copy in group, in tier or, with any, in
-// any local tier.
-func (r *replica) holds(hs []kv.EngineHash, group int, any bool) bool {
+// holds reports whether one of hs has a copy in group, on the device or, with
+// anyTier, in any local tier.
+func (r *replica) holds(hs []kv.EngineHash, group int, anyTier bool) bool {
 	for _, h := range hs {
 		if r.copies[copyKey{kv.TierDevice, group, h}] > 0 {
 			return true
 		}
-		if any && (r.copies[copyKey{kv.TierHost, group, h}] > 0 || r.copies[copyKey{kv.TierDisk, group, h}] > 0) {
+		if anyTier && (r.copies[copyKey{kv.TierHost, group, h}] > 0 || r.copies[copyKey{kv.TierDisk, group, h}] > 0) {
 			return true
 		}
 	}
@@ -234,13 +235,13 @@ func (r *replica) holds(hs []kv.EngineHash, group int, any bool) bool {
 // every full-attention group holds the first k blocks and every window group the
 // last ceil((window-1)/block) of them. hashesOf gives the engine hashes of block
 // i, nil when there are none.
-func (r *replica) hit(limit int, any bool, hashesOf func(i int) []kv.EngineHash) int {
+func (r *replica) hit(limit int, anyTier bool, hashesOf func(i int) []kv.EngineHash) int {
 	full := true
 	known := make([][]kv.EngineHash, 0, limit)
 	for i := 0; i < limit && full; i++ {
 		hs := hashesOf(i)
 		for g, kind := range r.groups {
-			if kind.main() && !r.holds(hs, g, any) {
+			if kind.main() && !r.holds(hs, g, anyTier) {
 				full = false
 			}
 		}
@@ -249,7 +250,7 @@ func (r *replica) hit(limit int, any bool, hashesOf func(i int) []kv.EngineHash)
 		}
 	}
 	for k := len(known); k > 0; k-- {
-		if r.windows(known[:k], any) {
+		if r.windows(known[:k], anyTier) {
 			return k
 		}
 	}
@@ -257,14 +258,14 @@ func (r *replica) hit(limit int, any bool, hashesOf func(i int) []kv.EngineHash)
 }
 
 // windows reports whether every window group holds the end of prefix.
-func (r *replica) windows(prefix [][]kv.EngineHash, any bool) bool {
+func (r *replica) windows(prefix [][]kv.EngineHash, anyTier bool) bool {
 	for g, kind := range r.groups {
 		if kind.spec != kv.SpecWindow || kind.block <= 0 {
 			continue
 		}
 		need := min(len(prefix), (kind.window-1+kind.block-1)/kind.block)
 		for _, hs := range prefix[len(prefix)-need:] {
-			if !r.holds(hs, g, any) {
+			if !r.holds(hs, g, anyTier) {
 				return false
 			}
 		}
@@ -275,10 +276,7 @@ func (r *replica) windows(prefix [][]kv.EngineHash, any bool) bool {
 // learnGroups finds the cache groups of a recording: the header's, and what the
 // events themselves say.
 func learnGroups(tl *timeline, header map[int]groupKind) map[int]groupKind {
-	out := map[int]groupKind{}
-	for g, k := range header {
-		out[g] = k
-	}
+	out := maps.Clone(header)
 	for i := range tl.items {
 		ev := tl.items[i].ev
 		if ev == nil || ev.Kind != kv.KindStored || ev.Tier != kv.TierDevice {

@@ -30,11 +30,9 @@ type request struct {
 	device map[int]int
 
 	// The stores that this request made, by its rank's events.
-	first   int // item of the first; -1: none
-	start   int // block that the first began at
-	next    int // block that the next one is expected to begin at
-	rerun   bool
-	ordered bool // the items between sending and first were looked at
+	first int // item of the first; -1: none
+	start int // block that the first began at
+	next  int // block that the next one is expected to begin at
 }
 
 // requests collects the requests of a file in the order they were sent, and

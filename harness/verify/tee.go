@@ -31,9 +31,16 @@ func newTee(got, want shard.Index) *tee {
 // both notes a call that the two answered differently.
 func (t *tee) both(call string, g, w error) error {
 	if t.differ == nil && (g == nil) != (w == nil) {
-		t.differ = fmt.Errorf("%s: got %v, want %v", call, g, w)
+		t.differ = fmt.Errorf("%s: got %s, want %s", call, outcome(g), outcome(w))
 	}
 	return g
+}
+
+func outcome(err error) string {
+	if err == nil {
+		return "no error"
+	}
+	return err.Error()
 }
 
 func (t *tee) AddHolder(m kv.ModelKey) (shard.Holder, error) {
