@@ -292,6 +292,13 @@ func statusLine(st StreamStatus) string {
 		st.State, st.LastError, st.Repairing, st.LastSeq, st.HasSeq, st.Epoch, st.Gaps, st.Recovered, st.Lost, st.Restarts, st.Duplicates, st.HeldBatches, nonzero(st.Dropped))
 }
 
+// subscribed waits for a connection, and until the publisher must know of it.
+func (s *streamTest) subscribed() {
+	s.Helper()
+	s.eventually("connected", func(st StreamStatus) bool { return st.Connected })
+	time.Sleep(100 * time.Millisecond)
+}
+
 func (s *streamTest) state(want State) StreamStatus {
 	s.Helper()
 	return s.eventually(want.String(), func(st StreamStatus) bool { return st.State == want })
