@@ -93,6 +93,11 @@ func startTestHost(t *testing.T, change func(*Config)) *testHost {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serveTestHost(t, h, src)
+}
+
+func serveTestHost(t *testing.T, h *Host, src *fakeSource) *testHost {
+	t.Helper()
 	if err := h.Listen(); err != nil {
 		t.Fatal(err)
 	}

@@ -132,6 +132,12 @@ func (t *zmqTap) closeSockets() {
 			_ = w.Close()
 		}
 	}
+	// The monitor ends before the socket that reads it: libzmq's I/O thread sends
+	// monitor events by a blocking call, and one that finds the reader gone blocks
+	// that thread, and with it every other stream, until the context ends.
+	if t.sub != nil {
+		_ = t.sub.Monitor("", 0)
+	}
 	for _, s := range []*zmq.Socket{t.sub, t.mon} {
 		if s != nil {
 			_ = s.Close()
