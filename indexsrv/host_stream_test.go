@@ -250,7 +250,7 @@ func TestHostReregister(t *testing.T) {
 			}
 		}
 	})
-	for range 15 {
+	for range 40 {
 		registerEngine(t, h, "1", e, "")
 		for range 3 {
 			h.depth("1", 1)
@@ -261,9 +261,13 @@ func TestHostReregister(t *testing.T) {
 		}
 	}
 	registerEngine(t, h, "1", e, "")
+	var last uint64
+	waitFor(t, "enough batches", func() bool {
+		e.do(func(th *engineThread) { last = th.seq })
+		return last > 300
+	})
 	cancel()
 	wg.Wait()
-	var last uint64
 	e.do(func(th *engineThread) { last = th.seq - 1 })
 	t.Cleanup(func() {
 		if t.Failed() {
