@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"kindex/relay/wire"
 )
 
 // TestDynamoContract asks both the same requests in the same order and compares
@@ -21,7 +23,7 @@ func TestDynamoContract(t *testing.T) {
 		return
 	}
 	both := startBoth(t)
-	p := newPublisher(t, "", nil)
+	p := newPublisher(t, "", nil, wire.ReplayBare)
 	reg := fmt.Sprintf(`"endpoint":%q,"replay_endpoint":%q`, p.Live, p.Replay)
 	const noPeers = "not built yet, and saying so"
 	post, get := http.MethodPost, http.MethodGet

@@ -109,6 +109,7 @@ type duel struct {
 	model  string
 	block  int
 	layout *wire.Layout // of the batches we make ourselves
+	frames wire.ReplayFrames
 	ref    *reference
 	past   history
 	pubs   map[int]*publisher // by rank
@@ -146,7 +147,7 @@ func (d *duel) join(t *testing.T, rank int, topic string, history [][]byte) {
 		d.pubs, d.recorded, d.fresh, d.lost = map[int]*publisher{}, map[int]uint64{}, map[int]bool{}, map[int]bool{}
 		d.sum.kinds = map[string]int{}
 	}
-	p := newPublisher(t, topic, history)
+	p := newPublisher(t, topic, history, d.frames)
 	d.pubs[rank] = p
 	for _, payload := range history {
 		d.past.add(t, rank, payload)
@@ -233,13 +234,6 @@ func recordedHistory(t *testing.T, f *record.File, rank int) [][]byte {
 	return history
 }
 
-func (d *duel) both() []*client {
-	if d.ours == d.theirs {
-		return []*client{d.theirs}
-	}
-	return []*client{d.ours, d.theirs}
-}
-
 // play publishes the recording in its order and asks at each request.
 func (d *duel) play(t *testing.T) {
 	var asked []*record.Req
@@ -310,8 +304,19 @@ func (d *duel) publish(t *testing.T, rank int, frames [][]byte) {
 func (d *duel) send(t *testing.T, rank int, payload []byte) {
 	t.Helper()
 	p := d.pubs[rank]
-	seq := p.publish(t, payload)
-	d.ref.live(rank, p, seq, payload)
+	d.ref.live(rank, p, p.publish(t, payload), payload)
+	d.sent(t, rank, payload)
+}
+
+// lose publishes a batch that no subscriber gets.
+func (d *duel) lose(t *testing.T, rank int, payload []byte) {
+	t.Helper()
+	d.pubs[rank].keep(payload)
+	d.sent(t, rank, payload)
+}
+
+func (d *duel) sent(t *testing.T, rank int, payload []byte) {
+	t.Helper()
 	d.past.add(t, rank, payload)
 	d.fresh[rank] = true
 	d.batches++

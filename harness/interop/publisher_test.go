@@ -22,6 +22,7 @@ type publisher struct {
 
 	pub    *zmq.Socket // XPUB: it sees who subscribes
 	topic  string
+	frames wire.ReplayFrames // how replies are framed
 	served sync.WaitGroup
 	stop   chan struct{}
 
@@ -31,9 +32,9 @@ type publisher struct {
 
 // newPublisher binds both sockets on loopback ports of the system's choice. The
 // history was published before anybody listened: only a replay returns it.
-func newPublisher(t *testing.T, topic string, history [][]byte) *publisher {
+func newPublisher(t *testing.T, topic string, history [][]byte, frames wire.ReplayFrames) *publisher {
 	t.Helper()
-	p := &publisher{topic: topic, stop: make(chan struct{}), payloads: history}
+	p := &publisher{topic: topic, frames: frames, stop: make(chan struct{}), payloads: history}
 	open := func(kind zmq.Type) (*zmq.Socket, string) {
 		s, err := zmq.NewSocket(kind)
 		if err != nil {
@@ -90,14 +91,20 @@ func (p *publisher) awaitSubscribers(t *testing.T, n int) {
 // publish sends payload under the next sequence and returns that.
 func (p *publisher) publish(t *testing.T, payload []byte) uint64 {
 	t.Helper()
-	p.mu.Lock()
-	seq := uint64(len(p.payloads))
-	p.payloads = append(p.payloads, payload)
-	p.mu.Unlock()
+	seq := p.keep(payload)
 	if _, err := p.pub.SendMessage(anys(wire.MakeMessage(p.topic, seq, payload))...); err != nil {
 		t.Fatal(err)
 	}
 	return seq
+}
+
+// keep enters payload in the replay buffer under the next sequence, as if the
+// live message had been lost on its way.
+func (p *publisher) keep(payload []byte) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.payloads = append(p.payloads, payload)
+	return uint64(len(p.payloads) - 1)
 }
 
 // restart begins another life: sequence 0, an empty replay buffer.
@@ -114,8 +121,7 @@ func (p *publisher) from(start uint64) [][]byte {
 	return p.payloads[min(start, uint64(len(p.payloads))):]
 }
 
-// serve answers replay requests in the old layout of three parts, which every
-// client of the field reads.
+// serve answers replay requests.
 func (p *publisher) serve(router *zmq.Socket) {
 	defer func() { _ = router.Close() }()
 	_ = router.SetRcvtimeo(50 * time.Millisecond)
@@ -140,9 +146,9 @@ func (p *publisher) serve(router *zmq.Socket) {
 			}
 		}
 		for i, payload := range p.from(start) {
-			reply(wire.MakeReplay(wire.ReplayBare, p.topic, start+uint64(i), payload))
+			reply(wire.MakeReplay(p.frames, p.topic, start+uint64(i), payload))
 		}
-		reply(wire.MakeReplayEnd(wire.ReplayBare))
+		reply(wire.MakeReplayEnd(p.frames))
 	}
 }
 

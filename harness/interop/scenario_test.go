@@ -23,6 +23,10 @@ type scenario struct {
 	right  int
 	peer   int
 	why    string // where they differ: why ours is right
+
+	before int // so many of the events were published before anybody listened
+	lost   int // the one that never arrived live, from 1; 0: none
+	frames wire.ReplayFrames
 }
 
 // s stores a chain, one letter a block, under hashes that begin at first.
@@ -58,23 +62,33 @@ func letters(chain string) []uint32 {
 }
 
 var scenarios = []scenario{
-	{"stored", []kv.Event{s(1, "abc", 0)}, "abcd", 3, 3, ""},
-	{"grown", []kv.Event{s(1, "ab", 0), s(3, "cd", 2)}, "abcd", 4, 4, ""},
-	{"tail removed", []kv.Event{s(1, "abc", 0), r(3)}, "abc", 2, 2, ""},
-	{"cleared", []kv.Event{s(1, "abc", 0), cleared, s(9, "a", 0)}, "abc", 1, 1, ""},
-	{"unknown removed", []kv.Event{s(1, "abc", 0), r(77)}, "abc", 3, 3, ""},
-	{"hole", []kv.Event{s(1, "abcd", 0), r(2)}, "abcd", 1, 1, ""},
-	{"root removed", []kv.Event{s(1, "abcd", 0), r(1)}, "abcd", 0, 0, ""},
-	{"hole healed", []kv.Event{s(1, "abcd", 0), r(2), s(2, "b", 1)}, "abcd", 4, 2, "what lies below a hole was never removed"},
-	{"root healed", []kv.Event{s(1, "abcd", 0), r(1), s(1, "a", 0)}, "abcd", 4, 1, "what lies below a hole was never removed"},
-	{"divergent tails", []kv.Event{s(1, "abc", 0), s(13, "xy", 2)}, "abxy", 4, 4, ""},
-	{"second copy", []kv.Event{s(1, "abc", 0), s(1, "abc", 0), r(3)}, "abc", 3, 2, "two copies were told and one taken back"},
-	{"second copy gone too", []kv.Event{s(1, "abc", 0), s(1, "abc", 0), r(3), r(3)}, "abc", 2, 2, ""},
-	{"child first", []kv.Event{s(2, "bc", 1), s(1, "a", 0)}, "abc", 3, 1, "the child was told, and its parent after it"},
-	{"child of a removed parent", []kv.Event{s(1, "a", 0), r(1), s(2, "b", 1), s(1, "a", 0)}, "ab", 2, 1, "the child was told, and its parent after it"},
-	{"hash moved", []kv.Event{s(1, "ab", 0), s(2, "x", 1)}, "ab", 1, 2, "the hash names another block now: its latest store wins"},
-	{"two hashes, one removed", []kv.Event{s(1, "ab", 0), s(11, "ab", 0), r(2)}, "ab", 2, 1, "the block is still held under its other hash"},
-	{"two hashes, both removed", []kv.Event{s(1, "ab", 0), s(11, "ab", 0), r(2), r(12)}, "ab", 1, 1, ""},
+	{name: "stored", events: []kv.Event{s(1, "abc", 0)}, chain: "abcd", right: 3, peer: 3},
+	{name: "grown", events: []kv.Event{s(1, "ab", 0), s(3, "cd", 2)}, chain: "abcd", right: 4, peer: 4},
+	{name: "tail removed", events: []kv.Event{s(1, "abc", 0), r(3)}, chain: "abc", right: 2, peer: 2},
+	{name: "cleared", events: []kv.Event{s(1, "abc", 0), cleared, s(9, "a", 0)}, chain: "abc", right: 1, peer: 1},
+	{name: "unknown removed", events: []kv.Event{s(1, "abc", 0), r(77)}, chain: "abc", right: 3, peer: 3},
+	{name: "hole", events: []kv.Event{s(1, "abcd", 0), r(2)}, chain: "abcd", right: 1, peer: 1},
+	{name: "root removed", events: []kv.Event{s(1, "abcd", 0), r(1)}, chain: "abcd", right: 0, peer: 0},
+	{name: "hole healed", events: []kv.Event{s(1, "abcd", 0), r(2), s(2, "b", 1)}, chain: "abcd", right: 4, peer: 2, why: "what lies below a hole was never removed"},
+	{name: "root healed", events: []kv.Event{s(1, "abcd", 0), r(1), s(1, "a", 0)}, chain: "abcd", right: 4, peer: 1, why: "what lies below a hole was never removed"},
+	{name: "divergent tails", events: []kv.Event{s(1, "abc", 0), s(13, "xy", 2)}, chain: "abxy", right: 4, peer: 4},
+	{name: "second copy", events: []kv.Event{s(1, "abc", 0), s(1, "abc", 0), r(3)}, chain: "abc", right: 3, peer: 2, why: "two copies were told and one taken back"},
+	{name: "second copy gone too", events: []kv.Event{s(1, "abc", 0), s(1, "abc", 0), r(3), r(3)}, chain: "abc", right: 2, peer: 2},
+	{name: "child first", events: []kv.Event{s(2, "bc", 1), s(1, "a", 0)}, chain: "abc", right: 3, peer: 1, why: "the child was told, and its parent after it"},
+	{name: "child of a removed parent", events: []kv.Event{s(1, "a", 0), r(1), s(2, "b", 1), s(1, "a", 0)}, chain: "ab", right: 2, peer: 1, why: "the child was told, and its parent after it"},
+	{name: "hash moved", events: []kv.Event{s(1, "ab", 0), s(2, "x", 1)}, chain: "ab", right: 1, peer: 2, why: "the hash names another block now: its latest store wins"},
+	{name: "two hashes, one removed", events: []kv.Event{s(1, "ab", 0), s(11, "ab", 0), r(2)}, chain: "ab", right: 2, peer: 1, why: "the block is still held under its other hash"},
+	{name: "two hashes, both removed", events: []kv.Event{s(1, "ab", 0), s(11, "ab", 0), r(2), r(12)}, chain: "ab", right: 1, peer: 1},
+	{name: "joined late", events: []kv.Event{s(1, "ab", 0), s(3, "c", 2)}, chain: "abc", right: 3, peer: 3, before: 1},
+	{
+		name: "joined late, topic in replays", events: []kv.Event{s(1, "ab", 0), s(3, "c", 2)}, chain: "abc", right: 3, peer: 3,
+		before: 1, frames: wire.ReplayTopic,
+	},
+	{name: "gap", events: []kv.Event{s(1, "ab", 0), s(3, "c", 2), s(4, "d", 3)}, chain: "abcd", right: 4, peer: 4, lost: 2},
+	{
+		name: "gap, topic in replays", events: []kv.Event{s(1, "ab", 0), s(3, "c", 2), s(4, "d", 3)}, chain: "abcd", right: 4, peer: 4,
+		lost: 2, frames: wire.ReplayTopic,
+	},
 }
 
 // TestDynamoScenarios holds both indexes against streams that single out one
@@ -98,10 +112,19 @@ func TestDynamoScenarios(t *testing.T) {
 				pair: both, id: 1000 + i, model: fmt.Sprintf("scenario-%d", i), block: scenarioBlock, layout: layout,
 				ref: newReference(t, scenarioBlock), past: newHistory(scenarioBlock),
 			}
-			d.join(t, 0, "", nil)
+			d.frames = sc.frames
+			var payloads [][]byte
 			for _, e := range sc.events {
 				b := kv.Batch{Timestamp: 1, HasRank: true, Events: []kv.Event{e}}
-				d.send(t, 0, wire.AppendBatch(nil, &b, layout))
+				payloads = append(payloads, wire.AppendBatch(nil, &b, layout))
+			}
+			d.join(t, 0, "", payloads[:sc.before:sc.before])
+			for i, payload := range payloads[sc.before:] {
+				if sc.before+i+1 == sc.lost {
+					d.lose(t, 0, payload)
+					continue
+				}
+				d.send(t, 0, payload)
 			}
 			d.sync(t)
 			q := question{Model: d.model, Tokens: letters(sc.chain)}
