@@ -179,14 +179,24 @@ func (n *normaliser) learn(ev *kv.Event) {
 	if kind == kv.SpecUnstated {
 		return
 	}
-	if _, ok := n.groups[ev.Group]; ok || len(n.groups) < maxGroups {
-		n.groups[ev.Group] = kind
+	g := groupOf(ev)
+	if _, ok := n.groups[g]; ok || len(n.groups) < maxGroups {
+		n.groups[g] = kind
 	}
+}
+
+// groupOf returns what ev's group's kind is remembered under. Events that name
+// no group are a group of their own: they need not be group 0's.
+func groupOf(ev *kv.Event) int {
+	if !ev.HasGroup {
+		return -1
+	}
+	return ev.Group
 }
 
 // place decides by where a copy lies and in which group whether it counts.
 func (n *normaliser) place(ev *kv.Event) drop {
-	kind := n.groups[ev.Group]
+	kind := n.groups[groupOf(ev)]
 	if ev.Spec != kv.SpecUnstated {
 		kind = ev.Spec
 	}

@@ -84,6 +84,22 @@ func TestNormaliseGroupKinds(t *testing.T) {
 	}
 }
 
+// Where group 0 is a window group, an event that names no group still counts.
+func TestNormaliseNoGroup(t *testing.T) {
+	n := newTestNormaliser("")
+	window := with(storeOf(0, 1), func(e *kv.Event) { e.Spec = kv.SpecWindow })
+	n.stored(&window)
+	bare := kv.Event{Hashes: []kv.EngineHash{1}, Tier: kv.TierHost}
+	if _, d := n.stored(&bare); d != dropNone {
+		t.Errorf("store: got %v, want none", d)
+	}
+	bare.Kind = kv.KindRemoved
+	var rm shard.Remove
+	if d := n.removed(&bare, &rm); d != dropNone {
+		t.Errorf("removal: got %v, want none", d)
+	}
+}
+
 // keys builds one block's extra keys.
 func keys(ks ...kv.ExtraKey) []kv.ExtraKey { return ks }
 
