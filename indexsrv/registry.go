@@ -7,6 +7,7 @@ package indexsrv
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -253,6 +254,9 @@ func (g *registry) start(w *worker, cfg *StreamConfig) (*rank, error) {
 	s, err := startStream(g.src, *cfg, g.idx, h, g.hooks(h), log)
 	if err != nil {
 		_ = g.idx.Drop(h) // known: it was just added
+		if errors.Is(err, errNoSockets) {
+			return nil, refuse(ErrUnavailable, "endpoint: %v", err)
+		}
 		return nil, refuse(ErrInvalid, "endpoint: %v", err)
 	}
 	rk := &rank{

@@ -4,11 +4,18 @@
 
 package indexsrv
 
+import "errors"
+
+// errNoSockets refuses a stream that the process has no sockets or descriptors
+// left for. Others may end and make room.
+var errNoSockets = errors.New("no room for the stream's sockets: each stream takes 6 descriptors, 9 while it replays (see ulimit -n)")
+
 // source is a way that streams reach this host: ZMQ sockets of the engines, a
 // relay. One source serves any number of streams.
 type source interface {
 	// open begins to deliver to s and returns at once; connecting, retrying and
-	// replaying go on behind it. An error means that cfg can never work.
+	// replaying go on behind it. An error means that cfg can never work, or is
+	// errNoSockets.
 	open(cfg *StreamConfig, s *stream) (tap, error)
 	// close ends the source. Every tap must be closed before.
 	close() error

@@ -88,7 +88,7 @@ func (z *zmqSource) close() error { return z.ctx.Term() }
 func (z *zmqSource) socket(kind zmq.Type) (*zmq.Socket, error) {
 	s, err := z.ctx.NewSocket(kind)
 	if err != nil {
-		return nil, fmt.Errorf("a ZMQ socket: %w (each stream takes 6 descriptors, 9 while it replays: see ulimit -n)", err)
+		return nil, fmt.Errorf("a ZMQ socket: %w", err)
 	}
 	for _, err := range []error{
 		s.SetLinger(0),

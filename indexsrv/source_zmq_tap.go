@@ -74,7 +74,7 @@ func (z *zmqSource) open(cfg *StreamConfig, s *stream) (tap, error) {
 	}
 	if err := t.sockets(); err != nil {
 		t.closeSockets()
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errNoSockets, err)
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.wg.Add(3)

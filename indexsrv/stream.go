@@ -46,9 +46,9 @@ type message struct {
 }
 
 // startStream begins the stream that cfg describes into holder h. It returns at
-// once, with an error only where cfg can never work; everything that may take
-// long or fail for a while happens behind it and shows in status. The caller
-// owns h and drops it after stop.
+// once, with an error only where cfg can never work, or errNoSockets; everything
+// that may take long or fail for a while happens behind it and shows in status.
+// The caller owns h and drops it after stop.
 func startStream(src source, cfg StreamConfig, idx *Writer, h shard.Holder, hooks streamHooks, log *slog.Logger) (*stream, error) {
 	if cfg.BlockSize <= 0 {
 		return nil, fmt.Errorf("block size %d: it must be positive", cfg.BlockSize)
