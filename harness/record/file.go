@@ -229,9 +229,9 @@ func (h *Header) MainBlockSize() int {
 		}
 	}
 	if len(h.Groups) > 0 {
-		return h.Groups[0].BlockSize
+		return max(0, h.Groups[0].BlockSize)
 	}
-	return h.Args.BlockSize
+	return max(0, h.Args.BlockSize)
 }
 
 // Error is a recording that cannot be read: where, and what is wrong.

@@ -118,8 +118,11 @@ func (f *File) add(n int, line []byte) error {
 		}
 		return nil
 	}
-	if head.T == nil {
+	switch {
+	case head.T == nil:
 		return errors.New("t: missing")
+	case head.K == "":
+		return errors.New("k: missing")
 	}
 	l := Line{N: n, T: *head.T, Kind: head.K}
 	if err := l.parse(line); err != nil {
@@ -181,8 +184,6 @@ func (l *Line) parse(line []byte) error {
 		return l.parseReplay(line)
 	case KindHeader:
 		return errors.New("a second header")
-	case "":
-		return errors.New("k: missing")
 	default:
 		return errUnknownKind
 	}

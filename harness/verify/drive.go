@@ -154,7 +154,7 @@ func (r *run) predict(l *record.Line) {
 		return
 	}
 	ns, chain := q.query(r.model, r.size)
-	limit := (len(q.req.Prompt) - 1) / r.size
+	limit := max(0, len(q.req.Prompt)-1) / r.size
 	for _, m := range r.tee.Lookup(ns, chain, nil) {
 		for _, fd := range r.feeds {
 			if uint32(fd.holder) == m.Holder {

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
 
 	"github.com/zeebo/xxh3"
 
@@ -227,10 +226,12 @@ func (p *pickler) int(v int64) {
 		p.b = binary.LittleEndian.AppendUint16(append(p.b, 'M'), uint16(v))
 	case v >= -1<<31 && v < 1<<31:
 		p.b = binary.LittleEndian.AppendUint32(append(p.b, 'J'), uint32(int32(v)))
-	case v >= 0 && v < 1<<32: // five bytes: the sign needs its bit
-		p.b = append(p.b, 0x8a, 5)
-		p.b = append(binary.LittleEndian.AppendUint32(p.b, uint32(v)), 0)
-	default:
-		panic(fmt.Sprintf("BUG: verify: pickle of %d, which is no token and no offset", v))
+	default: // as many bytes as the number and its sign need
+		n := 5
+		for n < 8 && (v>>(8*n-1) != 0 && v>>(8*n-1) != -1) {
+			n++
+		}
+		p.b = append(p.b, 0x8a, byte(n))
+		p.b = append(p.b, binary.LittleEndian.AppendUint64(nil, uint64(v))[:n]...)
 	}
 }
