@@ -206,3 +206,65 @@ func compareBytesString(b []byte, s string) int {
 	}
 	return cmp.Compare(len(b), len(s))
 }
+
+// Query is a question asked in process, as /query and /query_by_hash ask it.
+type Query struct {
+	Model, RoutingGroup, Tenant string // the latter two "": default
+	LoRA, Salt                  string
+
+	// Tokens is the prompt; a tail that fills no block is left out. Or, where
+	// Tokens is nil, Hashes are content hashes made under the names' seed.
+	Tokens []uint32
+	Hashes []kv.ContentHash
+	// Extra is nil, or has the extra keys of each block as kv.AppendExtraKey
+	// encodes them, already part of Hashes.
+	Extra [][]byte
+
+	MaxResults int // 0: all
+}
+
+// Answer is what one instance holds of a prompt, in tokens. Device <= Host <=
+// Any: what lies on the device, there or in host memory, in any local tier.
+type Answer struct {
+	Instance          InstanceID
+	Device, Host, Any int
+	Degraded          bool // the instance's streams are not all exact now
+}
+
+// Query appends to dst one answer for each instance that holds any of the
+// prompt: the deepest first where MaxResults is set, else in order of registration.
+//
+// Concurrency: any goroutine; takes no lock. Errors: ErrNotFound for a model
+// without workers, ErrInvalid for extra keys of another number of blocks.
+func (h *Host) Query(q *Query, dst []Answer) ([]Answer, error) {
+	sc, ok := h.scratch.Get().(*queryScratch)
+	if !ok {
+		panic("BUG: indexsrv: the pool holds something else than scratch")
+	}
+	defer h.putScratch(sc)
+	sc.body = sc.body[:0]
+	sc.reset()
+	sc.model, sc.group, sc.tenant = []byte(q.Model), []byte(q.RoutingGroup), []byte(q.Tenant)
+	sc.lora, sc.salt, sc.maxResults = []byte(q.LoRA), []byte(q.Salt), q.MaxResults
+	sc.tokens, sc.hashes = append(sc.tokens, q.Tokens...), append(sc.hashes, q.Hashes...)
+	byHash := q.Tokens == nil
+	if !byHash {
+		sc.hashes = sc.hashes[:0]
+		for _, e := range q.Extra {
+			sc.extra.buf = append(sc.extra.buf, e...)
+			sc.extra.ends = append(sc.extra.ends, len(sc.extra.buf))
+		}
+	}
+	blockSize, err := h.ask(sc, byHash)
+	if err != nil {
+		return dst, err
+	}
+	for i := range sc.rows {
+		r := &sc.rows[i]
+		dst = append(dst, Answer{
+			Instance: r.id, Device: int(r.device) * blockSize, Host: int(r.host) * blockSize, Any: int(r.any) * blockSize,
+			Degraded: !r.exact(),
+		})
+	}
+	return dst, nil
+}

@@ -111,11 +111,15 @@ func TestFenceBounded(t *testing.T) {
 // TestRegisterAllOrNothing: a rank that cannot start takes its siblings along.
 func TestRegisterAllOrNothing(t *testing.T) {
 	h := startTestHost(t, nil)
-	h.src.refuse = errors.New("no such protocol")
 	r := registration(1, "tcp://h:100")
 	r.Ranks = 3
+	h.src.refuse = errors.New("no such protocol")
 	if err := h.Register(t.Context(), r); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "endpoint: no such protocol") {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want a refusal for good", err)
+	}
+	h.src.refuse = fmt.Errorf("%w: too many open files", errNoSockets)
+	if err := h.Register(t.Context(), r); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "too many open files") {
+		t.Errorf("got %v, want a refusal for now", err)
 	}
 	h.src.refuse = nil
 	if got := h.idx.Stats().Holders; got != 0 {

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package indexsrv
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"kindex/internal/kv"
+	"kindex/shard"
+)
+
+// lockedBuffer is a log that may be read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// runProgram runs the program until it serves.
+func runProgram(t *testing.T, signals chan os.Signal, args ...string) (addr string, stderr *lockedBuffer, status chan int) {
+	t.Helper()
+	stderr, status = &lockedBuffer{}, make(chan int, 1)
+	go func() {
+		status <- Run(append([]string{"--listen", "127.0.0.1:0"}, args...), &bytes.Buffer{}, stderr, signals)
+	}()
+	url := regexp.MustCompile(`url=http://(\S+)`)
+	waitFor(t, "it serves", func() bool {
+		m := url.FindStringSubmatch(stderr.String())
+		if m != nil {
+			addr = m[1]
+		}
+		return m != nil
+	})
+	return addr, stderr, status
+}
+
+// TestSignals: the first drains and ends with 0, the second ends it at once
+// with 1.
+func TestSignals(t *testing.T) {
+	signals := make(chan os.Signal, 2)
+	_, stderr, status := runProgram(t, signals, "--worker", "1=tcp://127.0.0.1:9,model=m,block=16")
+	signals <- os.Interrupt
+	if got := <-status; got != 0 {
+		t.Errorf("after one signal: exit %d, want 0\n%s", got, stderr)
+	}
+
+	signals = make(chan os.Signal, 2)
+	addr, stderr, status := runProgram(t, signals, "--drain-timeout", "1s", "--drain-delay", "1s")
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := fmt.Fprint(c, "POST /query HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"); err != nil {
+		t.Fatal(err)
+	}
+	signals <- os.Interrupt
+	waitFor(t, "the drain", func() bool { return strings.Contains(stderr.String(), "draining") })
+	begun := time.Now()
+	signals <- os.Interrupt
+	if got := <-status; got != 1 {
+		t.Errorf("after two signals: exit %d, want 1\n%s", got, stderr)
+	}
+	if took := time.Since(begun); took > 900*time.Millisecond {
+		t.Errorf("the second signal took %s", took)
+	}
+	time.Sleep(2500 * time.Millisecond) // the abandoned drain ends, too
+}
+
+// TestQueryInProcess: the embedded way gives HTTP's answers.
+func TestQueryInProcess(t *testing.T) {
+	h := startTestHost(t, nil)
+	h.register(reg("1", "m", ""))
+	h.register(strings.Replace(reg(`"b"`, "m", `,"dp_size":2`), "21001", "23001", 1))
+	h.put(h.rank("m", "", "1", 0), kv.TierDevice, "", "", 1, tokens(1, 8), nil)
+	h.put(h.rank("m", "", "b", 1), kv.TierHost, "", "", 1, tokens(1, 16), nil)
+	item := kv.AppendExtraKey(nil, kv.ExtraKey{Kind: kv.ExtraItem, ID: "i", Offset: 0})
+	h.put(h.rank("m", "", "1", 0), kv.TierDevice, "ad", "", 9, tokens(1, 4), [][]byte{item})
+	setState(h.rank("m", "", "b", 0), StateDegraded)
+	one, b := Answer{Instance: NumberID(1), Device: 8, Host: 8, Any: 8}, Answer{Instance: TextID("b"), Host: 16, Any: 16, Degraded: true}
+	f := func(q Query, want ...Answer) {
+		t.Helper()
+		got, err := h.Query(&q, nil)
+		if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%+v:\n got %v, %v\nwant %v", q, got, err, want)
+		}
+	}
+	f(Query{Model: "m", Tokens: tokens(1, 17)}, one, b)
+	f(Query{Model: "m", Tokens: tokens(1, 17), MaxResults: 1}, b)
+	f(Query{Model: "m", Tokens: tokens(1, 3)})
+	f(Query{Model: "m", Hashes: (&kv.Blocks{Tokens: tokens(1, 16), BlockSize: 4}).AppendHashes(nil, kv.HashSeed)}, one, b)
+	f(Query{Model: "m", LoRA: "ad", Tokens: tokens(1, 4), Extra: [][]byte{item}}, Answer{Instance: NumberID(1), Device: 4, Host: 4, Any: 4})
+	f(Query{Model: "m", LoRA: "ad", Tokens: tokens(1, 4)})
+	if _, err := h.Query(&Query{Model: "zz", Tokens: tokens(1, 4)}, nil); !errors.Is(err, ErrNotFound) {
+		t.Errorf("unknown model: got %v", err)
+	}
+	if _, err := h.Query(&Query{Model: "m", Tokens: tokens(1, 4), Extra: make([][]byte, 3)}, nil); !errors.Is(err, ErrInvalid) {
+		t.Errorf("three entries for one block: got %v", err)
+	}
+}
+
+func storeAll(m kv.ModelKey, chain []kv.ContentHash) *shard.Store {
+	st := &shard.Store{Namespace: m.Namespace(kv.HashSeed), Contents: chain}
+	for i := range chain {
+		st.Engines = append(st.Engines, kv.EngineHash(i+1))
+	}
+	return st
+}
+
+// BenchmarkQueryAnswer is a query without its HTTP: body in, answer out.
+func BenchmarkQueryAnswer(b *testing.B) {
+	for _, holders := range []int{1, 16, 128} {
+		for _, blocks := range []int{64, 512} {
+			b.Run(fmt.Sprintf("holders=%d/blocks=%d", holders, blocks), func(b *testing.B) {
+				cfg := DefaultConfig()
+				h, err := newHost(cfg, &fakeSource{}, quiet)
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer func() { _ = h.Close() }()
+				ts := tokens(1, blocks*16)
+				chain := (&kv.Blocks{Tokens: ts, BlockSize: 16}).AppendHashes(nil, kv.HashSeed)
+				for id := range holders {
+					r := Registration{Instance: NumberID(uint64(id)), Endpoint: "tcp://h:1", Model: "m", BlockSize: 16}
+					if err := h.Register(b.Context(), r); err != nil {
+						b.Fatal(err)
+					}
+				}
+				for _, w := range h.reg.workers(nil) {
+					if err := h.idx.Store((*w.ranks.Load())[0].holder, storeAll(w.model.key, chain)); err != nil {
+						b.Fatal(err)
+					}
+				}
+				body := append([]byte(`{"model_name":"m","token_ids":[`), strings.Trim(strings.Join(strings.Fields(fmt.Sprint(ts)), ","), "[]")...)
+				q := newQueryScratch(0)
+				q.body = append(body, "]}"...)
+				b.ReportAllocs()
+				for b.Loop() {
+					q.reset()
+					if err := q.scan.object(q.fields); err != nil {
+						b.Fatal(err)
+					}
+					if _, err := h.ask(q, false); err != nil {
+						b.Fatal(err)
+					}
+					q.out = appendAnswer(q.out[:0], q.rows, 16)
+				}
+				if len(q.rows) != holders {
+					b.Fatalf("%d instances answered, want %d", len(q.rows), holders)
+				}
+			})
+		}
+	}
+}
