@@ -238,7 +238,7 @@ func TestHostDumpCursor(t *testing.T) {
 // TestHostReregister: an instance that comes back under its address has what its
 // publisher has, no more: nothing of the old registration gets in.
 func TestHostReregister(t *testing.T) {
-	h := startZMQHost(t, func(c *Config) { c.KVIndex = "positional" })
+	h := startZMQHost(t, nil)
 	e := startEngine(t, nil, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup

@@ -180,12 +180,19 @@ func TestHolderTable(t *testing.T) {
 // is always answered exactly; one that comes and goes by no more than it holds;
 // an answer never names who was gone before it was asked.
 func TestChurn(t *testing.T) {
-	h := startTestHost(t, func(c *Config) { c.KVIndex = "positional" })
+	for _, kind := range shard.Kinds {
+		t.Run(kind, func(t *testing.T) { churn(t, kind) })
+	}
+}
+
+func churn(t *testing.T, kind string) {
+	t.Helper()
+	h := startTestHost(t, func(c *Config) { c.KVIndex = kind })
 	h.register(reg("1", "m", ""))
 	h.put(h.rank("m", "", "1", 0), kv.TierDevice, "", "", 1, tokens(1, 64), nil)
 	const stays = `"1":{"longest_matched":64,"gpu":64,"cpu":64,"disk":64,"dp":{"0":64}}`
 	const comers = 4
-	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
 	defer cancel()
 	var wg sync.WaitGroup
 	var asked, seen, came atomic.Int64
