@@ -5,6 +5,7 @@ package shard
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -155,9 +156,7 @@ func (d *coreDrive) step() error {
 			if err := d.c.clone(from, s); err != nil {
 				return err
 			}
-			for e, at := range d.m.slots[from] {
-				d.m.slots[s][e] = at
-			}
+			maps.Copy(d.m.slots[s], d.m.slots[from])
 		}
 		return nil
 	}
@@ -246,7 +245,7 @@ func (d *coreDrive) adopt(s slot) error {
 	held, moved, err := d.c.adopt(s, p, as)
 	wantHeld, wantMoved := d.m.hold(s, d.m.slots[other][e], as)
 	if err != nil || held != wantHeld || moved != wantMoved {
-		return fmt.Errorf("adopt: held %t moved %t error %v, want %t %t", held, moved, err, wantHeld, wantMoved)
+		return fmt.Errorf("adopt: held %t moved %t error %s, want %t %t", held, moved, fmt.Sprint(err), wantHeld, wantMoved)
 	}
 	return nil
 }
@@ -416,7 +415,7 @@ func TestSlotSet(t *testing.T) {
 				}
 				model[s] = true
 				if !grow { // what shrinks takes two for each it gives
-					for _, x := range set.appendSlots(nil)[:min(2, set.n)] {
+					for _, x := range set.slots()[:min(2, set.n)] {
 						set.remove(x)
 						delete(model, x)
 					}
@@ -432,7 +431,7 @@ func TestSlotSet(t *testing.T) {
 					want = append(want, s)
 				}
 				slices.Sort(want)
-				if got := set.appendSlots(nil); !slices.Equal(got, want) {
+				if got := set.slots(); !slices.Equal(got, want) {
 					t.Fatalf("top %d step %d: %v, want %v", top, step, got, want)
 				}
 				deep := set.appendTo(nil)

@@ -34,12 +34,7 @@ func listWins(n uint32, top slot) bool { return n <= 32 || n*16 < uint32(top) }
 
 func (t *slotSet) has(s slot) bool {
 	if t.more == nil {
-		for _, have := range t.inline[:t.n] {
-			if have == s {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(t.inline[:t.n], s)
 	}
 	if t.more.bits != nil {
 		w := int(s >> 6)
@@ -112,22 +107,23 @@ func (t *slotSet) remove(s slot) {
 	}
 	switch {
 	case t.n <= inlineSlots/2: // half, so that a set at the border does not flip at each call
-		kept := t.appendSlots(nil)
+		kept := t.slots()
 		t.more = nil
 		copy(t.inline[:], kept)
 	case m.bits != nil && t.n <= 16:
-		*m = slotMore{list: t.appendSlots(nil)}
+		*m = slotMore{list: t.slots()}
 	}
 }
 
-// appendSlots appends the set's slots in order.
-func (t *slotSet) appendSlots(dst []slot) []slot {
+// slots returns the set's slots in order, in a slice of its own.
+func (t *slotSet) slots() []slot {
 	switch {
 	case t.more == nil:
-		return append(dst, t.inline[:t.n]...)
+		return slices.Clone(t.inline[:t.n])
 	case t.more.bits == nil:
-		return append(dst, t.more.list...)
+		return slices.Clone(t.more.list)
 	}
+	dst := make([]slot, 0, t.n)
 	for w, word := range t.more.bits {
 		for ; word != 0; word &= word - 1 {
 			dst = append(dst, slot(w*64+bits.TrailingZeros64(word)))
@@ -167,7 +163,7 @@ func (t *slotSet) bytes() uint64 {
 
 // check panics when the set's count or order is wrong. Tests only.
 func (t *slotSet) check() {
-	all := t.appendSlots(nil)
+	all := t.slots()
 	if uint32(len(all)) != t.n || !slices.IsSorted(all) {
 		panic("slot set: wrong count or order")
 	}

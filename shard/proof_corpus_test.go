@@ -29,8 +29,7 @@ type world struct {
 	engines []*engine
 	docs    [][]uint32 // shared beginnings of prompts
 	recent  []*prompt  // ring of prompts sent
-	sent    int
-	fresh   uint32 // next token that nobody has used
+	fresh   uint32     // next token that nobody has used
 	touched *prompt
 	by      *engine // whose event was last
 	events  int

@@ -124,7 +124,7 @@ func (f *fleet) each(m *member, what string, fn func(shard.Index, shard.Holder) 
 			continue
 		}
 		if (err == nil) != (want == nil) || (want != nil && errors.Is(want, shard.ErrUnknownHolder) != errors.Is(err, shard.ErrUnknownHolder)) {
-			return fmt.Errorf("%w: %s of holder %d: %s returned %v, reference %v", compare.ErrDiffers, what, m.id+1, f.names[i], err, want)
+			return fmt.Errorf("%w: %s of holder %d: %s returned %s, reference %s", compare.ErrDiffers, what, m.id+1, f.names[i], fmt.Sprint(err), fmt.Sprint(want))
 		}
 	}
 	return nil

@@ -174,20 +174,24 @@ func (s *stage) plays(seed uint64) ([]*play, error) {
 	tiers := &play{name: "tiers", end: again, acts: []act{
 		s.tell(seed, s.short, 0, 16, d), s.tell(seed, s.short, 0, 12, kv.TierHost), s.untell(seed, s.short, 6, 16, d),
 		s.tell(seed, s.short, 4, 8, kv.TierDisk), s.untell(seed, s.short, 4, 12, kv.TierHost), s.tell(seed, s.short, 6, 10, d),
-		s.untell(seed, s.short, 0, 10, d), s.untell(seed, s.short, 0, 4, kv.TierHost), s.untell(seed, s.short, 4, 8, kv.TierDisk), {clear: true},
+		s.untell(seed, s.short, 0, 10, d), s.untell(seed, s.short, 0, 4, kv.TierHost), s.untell(seed, s.short, 4, 8, kv.TierDisk),
+		{clear: true},
 	}}
 	orphans := &play{name: "orphans", end: again, acts: []act{
 		s.tell(seed, s.short, 12, 20, d), s.tell(seed, s.short, 6, 12, d), s.untell(seed, s.short, 15, 16, d), s.tell(seed, s.short, 0, 6, d),
-		s.tell(seed, s.short, 15, 16, d), {clear: true},
+		s.tell(seed, s.short, 15, 16, d),
+		{clear: true},
 	}}
 	other := seed ^ 0xabcdef
 	twins := &play{name: "twins", end: again, acts: []act{
 		s.tell(seed, s.short, 0, 14, d), s.tell(other, s.short, 0, 18, d), s.untell(seed, s.short, 3, 9, d), s.untell(other, s.short, 5, 12, d),
-		s.tell(other, s.short, 5, 9, d), s.tell(seed, s.short, 3, 9, d), {clear: true},
+		s.tell(other, s.short, 5, 9, d), s.tell(seed, s.short, 3, 9, d),
+		{clear: true},
 	}}
 	copies := &play{name: "copies", end: again, acts: []act{
 		s.tell(seed, s.short, 0, 10, d), s.tell(seed, s.short, 4, 14, d), s.untell(seed, s.short, 0, 12, d), s.tell(seed, s.short, 0, 4, d),
-		s.untell(seed, s.short, 4, 6, d), {clear: true},
+		s.untell(seed, s.short, 4, 6, d),
+		{clear: true},
 	}}
 	salted := &play{name: "salted", end: again, acts: []act{
 		s.tellSalted(seed, 0, 6), s.tellSalted(seed, 6, 12), s.untell(seed, s.salted, 8, 10, d), s.tellSalted(seed, 8, 11), {clear: true},
