@@ -44,6 +44,7 @@ type engine struct {
 type asked struct {
 	life, predicted int
 	fresh           bool // nothing of this life was published yet
+	late            bool // the host had not applied all that was published
 	err             error
 }
 
@@ -113,7 +114,9 @@ func (e *engine) told(ctx context.Context, line []byte) error {
 		if err := json.Unmarshal(line, &q); err != nil {
 			return fmt.Errorf("report: %w", err)
 		}
-		e.open[q.ID] = e.ask(ctx, &q)
+		if a := e.ask(ctx, &q); ctx.Err() == nil { // else it was cut off, which says nothing
+			e.open[q.ID] = a
+		}
 		return e.next()
 	case "resp":
 		var r mockworker.Response
@@ -172,10 +175,10 @@ func (e *engine) ask(ctx context.Context, q *mockworker.Request) asked {
 	want, published := q.Published["0"]
 	a.fresh = !published
 	if published {
-		_ = until(ctx, time.Second, func() bool {
+		a.late = nil != until(ctx, time.Second, func() bool {
 			l, ok := e.listener(ctx)
 			return ok && l.LastSeq != nil && *l.LastSeq >= want && l.Epoch >= uint64(q.Life)
-		}) // else the prediction shows it
+		})
 	}
 	body := query{Tokens: q.Tokens, Model: e.model, Salt: q.Salt, LoRA: q.LoRA, ExtraKeys: q.ExtraKeys, Instances: []string{e.id}}
 	got, err := e.client.ask(ctx, body)
@@ -220,6 +223,11 @@ func (e *engine) judge(r *mockworker.Response, a asked) {
 		c.explained++
 		c.rules["restart"]++
 		how = "explained: restart"
+	case a.late && known.OK:
+		// Asked on time, it would have been what the replay predicts and explains.
+		c.explained++
+		c.rules["message_race"]++
+		how = "explained: message_race"
 	case known.OK && known.Rule != "" && known.Predicted == a.predicted:
 		c.explained++
 		c.rules[known.Rule]++
