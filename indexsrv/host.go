@@ -133,7 +133,10 @@ func (h *Host) Serve(ctx context.Context) error {
 	if err := <-served; err != nil && !errors.Is(err, net.ErrClosed) {
 		h.log.Warn("HTTP server", "error", err)
 	}
-	return h.Close()
+	if err := h.Close(); err != nil {
+		h.log.Warn("streams cut short", "error", err)
+	}
+	return nil
 }
 
 // warnIfOpen says when others than this machine can reach the host: it has no
@@ -163,7 +166,7 @@ func (h *Host) drain() {
 }
 
 // Close stops all streams, bounded by the drain timeout, and refuses
-// registrations from then on.
+// registrations from then on. An error says what did not end in time.
 func (h *Host) Close() error {
 	h.closeOnce.Do(func() {
 		h.draining.Store(true)
@@ -172,7 +175,13 @@ func (h *Host) Close() error {
 		if h.closeErr = h.reg.stop(ctx); h.closeErr != nil {
 			return // the source still has taps: it cannot be closed
 		}
-		h.closeErr = h.src.close()
+		closed := make(chan error, 1)
+		go func() { closed <- h.src.close() }()
+		select {
+		case h.closeErr = <-closed:
+		case <-ctx.Done():
+			h.closeErr = errors.New("the stream source did not close in time")
+		}
 	})
 	return h.closeErr
 }
