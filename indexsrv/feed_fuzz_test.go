@@ -94,7 +94,10 @@ func FuzzFeed(f *testing.F) {
 	f.Add(true, []byte("C\x00R\x00\x00R\x02\x01E\x00F\x00T\x00R\x01\x03E\x00"))
 	payloads := [][]byte{
 		payload(storeOf(0, 1, 2)), payload(storeOf(2, 3), removeOf(1)), payload(clearAll()), payload(storeOf(9, 4)),
-		payload(kv.Event{Kind: kv.KindStored, Hashes: []kv.EngineHash{1}, Medium: "CPU"}), {}, []byte("garbage"), payload(),
+		payload(kv.Event{Kind: kv.KindStored, Hashes: []kv.EngineHash{1}, Medium: "CPU"}),
+		{},
+		[]byte("garbage"),
+		payload(),
 	}
 	f.Fuzz(func(t *testing.T, replay bool, ops []byte) {
 		feed := newFeedTest(t, replay, func(c *StreamConfig) { c.Limits.HeldBatches = 4 })
