@@ -8,3 +8,7 @@ package shard
 // program order on amd64, so that a plain one publishes what was written before
 // it; an atomic one costs an exchange each.
 func storeWord(p *uint64, v uint64) { *p = v }
+
+// copyWords writes words that are the writer's alone, but lie where a reader may
+// still be looking for what was there before and will see that it is gone.
+func copyWords(dst, src []uint64) { copy(dst, src) }

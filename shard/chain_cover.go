@@ -198,7 +198,7 @@ func (c *chainCore) holdingOf(old holding, b *blockSet) holding {
 	if old.holes == 0 {
 		old.holes = c.arena.take(classHoles)
 	}
-	copy(c.arena.words(old.holes, 0, len(b)), b[:])
+	copyWords(c.arena.words(old.holes, 0, len(b)), b[:])
 	return holding{prefix: prefix, holes: old.holes}
 }
 

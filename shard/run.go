@@ -205,7 +205,7 @@ func (c *chainCore) newRun(ns uint64, at place, contents, engines []uint64) (lin
 		storeWord(a.w(line, runEntry0+k), 0)
 	}
 	storeWords(c.content(line, 0, n), contents)
-	copy(c.engines(line, class, 0, n), engines)
+	copyWords(c.engines(line, class, 0, n), engines[:n])
 	c.end(line)
 	c.enter(line, idx, 0, engines[:n])
 	c.edges.insert(&c.arena, edgeHash(key, flags, contents[0]), line)
@@ -228,7 +228,7 @@ func (c *chainCore) appendRun(line uint32, contents, engines []uint64) int {
 		return 0
 	}
 	storeWords(c.content(line, length, length+n), contents[:n])
-	copy(c.engines(line, uint8(shape>>shapeClass), length, length+n), engines)
+	copyWords(c.engines(line, uint8(shape>>shapeClass), length, length+n), engines[:n])
 	c.enter(line, c.index(line), length, engines[:n])
 	c.setLen(line, length+n)
 	return n
