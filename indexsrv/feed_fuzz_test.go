@@ -64,7 +64,7 @@ func TestBadEventsCostThemselves(t *testing.T) {
 	}{
 		{"unknown tag, then an array", batch(unknown, array), 4, "unknown_event"},
 		{"map with unknown fields", batch(object(tokens)), 4, ""},
-		{"tokens are a string", batch(object(func(b []byte) []byte { return msgp.AppendString(b, "1,2,3") })), 0, "bad_tokens"},
+		{"tokens are a string", batch(object(func(b []byte) []byte { return msgp.AppendString(b, "1,2,3") })), 0, "bad_field"},
 	} {
 		f := newFeedTest(t, false, nil).connect()
 		f.Live(0, tc.frame, f.now)

@@ -499,7 +499,7 @@ func TestDropReasons(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{
-		"arena_full", "bad_block_size", "bad_event", "bad_extra_keys", "bad_field", "bad_hash", "bad_tokens", "block_size",
+		"arena_full", "bad_event", "bad_field", "block_size",
 		"contradiction", "group_range", "malformed", "misaligned", "missing_field", "no_hashes", "non_main_group",
 		"orphan_dropped", "remote_locality", "remote_tier", "remove_unknown", "store_unknown", "unknown_event", "unknown_medium",
 	}

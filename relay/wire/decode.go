@@ -324,10 +324,10 @@ func (d *Decoder) whole(e *kv.Event, seen fieldSet) (Reason, bool) {
 		return MissingField, false
 	}
 	if e.HasExtra && len(e.Extra) != len(e.Hashes) {
-		return BadExtraKeys, false
+		return BadField, false
 	}
 	if e.Lookahead != nil && len(e.Lookahead) != len(e.Hashes) {
-		return BadTokens, false
+		return BadField, false
 	}
 	return 0, true
 }

@@ -74,8 +74,7 @@ package wire
 // Where the damage ends is decided by what can still be told apart:
 //
 //	damage                                            costs         counted as
-//	a field of a wrong type, or out of its range      the event     bad_hash, bad_tokens, bad_block_size,
-//	                                                                bad_extra_keys, bad_field
+//	a field of a wrong type, or out of its range      the event     bad_field
 //	a required field missing                          the event     missing_field
 //	a tag that is unknown                             the event     unknown_event
 //	no event at all (nil, a number, no tag)           the event     bad_event

@@ -19,18 +19,18 @@ func (d *Decoder) field(e *kv.Event, f Field) (Reason, bool) {
 	var ok bool
 	switch f {
 	case FieldHashes:
-		return BadHash, d.hashes(e)
+		return BadField, d.hashes(e)
 	case FieldParent:
-		return BadHash, d.parent(e)
+		return BadField, d.parent(e)
 	case FieldTokens:
-		return BadTokens, d.tokens(e)
+		return BadField, d.tokens(e)
 	case FieldBlockSize:
 		e.BlockSize, ok = r.natural()
-		return BadBlockSize, ok
+		return BadField, ok
 	case FieldExtraKeys:
-		return BadExtraKeys, d.extraKeys(e)
+		return BadField, d.extraKeys(e)
 	case FieldLookahead:
-		return BadTokens, d.lookahead(e)
+		return BadField, d.lookahead(e)
 	case FieldLoRAID:
 		if e.HasLoRAID = !r.null(); e.HasLoRAID {
 			e.LoRAID, ok = r.int64()

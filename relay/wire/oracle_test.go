@@ -213,10 +213,10 @@ func oracleFields(tag any, order []string, value func(int) any) (string, Reason)
 	}
 	count := func(name string) int { return strings.Count(texts[name], ";") }
 	if texts["extra_keys"] != "" && count("extra_keys") != count("block_hashes") {
-		return "", BadExtraKeys
+		return "", BadField
 	}
 	if texts["lookahead_token_ids"] != "" && count("lookahead_token_ids")-1 != count("block_hashes") {
-		return "", BadTokens
+		return "", BadField
 	}
 	out := kind
 	for f := FieldHashes; f < numFields; f++ {
@@ -254,13 +254,13 @@ func oracleField(name string, v any) (string, Reason) {
 			s, good := hash(x)
 			out, ok = out+s+";", ok && good
 		}
-		return verdict(out, ok, BadHash)
+		return verdict(out, ok, BadField)
 	case "parent_block_hash":
 		if v == nil {
 			return "", NumReasons
 		}
 		s, ok := hash(v)
-		return verdict(s, ok, BadHash)
+		return verdict(s, ok, BadField)
 	case "token_ids":
 		if isArray && len(items) > 0 {
 			if _, nested := items[0].([]any); nested {
@@ -270,11 +270,11 @@ func oracleField(name string, v any) (string, Reason) {
 					pair, _ := x.([]any)
 					out, ok = out+"("+s+")", ok && good && len(pair) == 2
 				}
-				return verdict(out, ok, BadTokens)
+				return verdict(out, ok, BadField)
 			}
 		}
 		s, ok := ints(v)
-		return verdict("#"+s, ok, BadTokens)
+		return verdict("#"+s, ok, BadField)
 	case "lookahead_token_ids":
 		if v == nil {
 			return "", NumReasons
@@ -284,9 +284,9 @@ func oracleField(name string, v any) (string, Reason) {
 			s, good := ints(x)
 			out, ok = out+s+";", ok && good
 		}
-		return verdict(out, ok, BadTokens)
+		return verdict(out, ok, BadField)
 	case "block_size":
-		return verdict(fmt.Sprint(v), oracleBetween(v, math.MaxInt32), BadBlockSize)
+		return verdict(fmt.Sprint(v), oracleBetween(v, math.MaxInt32), BadField)
 	case "extra_keys":
 		return oracleExtra(v)
 	case "lora_id":
@@ -338,20 +338,20 @@ func oracleExtra(v any) (string, Reason) {
 					out += fmt.Sprintf("b%x,", k)
 				case []any:
 					if len(k) != 2 {
-						return "", BadExtraKeys
+						return "", BadField
 					}
 					s, good := text(k[0])
 					n, negative, isInt := oracleInt(k[1])
 					ok = ok && good && isInt && (negative || n <= math.MaxInt64)
 					out += fmt.Sprintf("i%s@%d,", s, int64(n))
 				default:
-					return "", BadExtraKeys
+					return "", BadField
 				}
 			}
 		}
 		out += ";"
 	}
-	return verdict(out, ok, BadExtraKeys)
+	return verdict(out, ok, BadField)
 }
 
 func verdict(s string, ok bool, reason Reason) (string, Reason) {

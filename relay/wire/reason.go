@@ -24,18 +24,8 @@ const (
 	BadEvent
 	// MissingField is an event without a field that every release sends.
 	MissingField
-	// BadHash is a block hash or a parent that is neither an integer of 64 bits
-	// nor bytes.
-	BadHash
-	// BadTokens is a token list with something else than unsigned 32-bit
-	// integers or pairs of them, the lookahead lists included.
-	BadTokens
-	// BadBlockSize is a block size that is no integer from 0 to 2^31-1.
-	BadBlockSize
-	// BadExtraKeys is a list of extra keys of another shape, or of another
-	// length than the hashes.
-	BadExtraKeys
-	// BadField is any other field of a wrong type or out of its range.
+	// BadField is a field of a wrong type, out of its range, or of another
+	// length than it must have.
 	BadField
 
 	// NumReasons is the number of reasons.
@@ -46,10 +36,6 @@ var reasonNames = [NumReasons]string{
 	UnknownEvent: "unknown_event",
 	BadEvent:     "bad_event",
 	MissingField: "missing_field",
-	BadHash:      "bad_hash",
-	BadTokens:    "bad_tokens",
-	BadBlockSize: "bad_block_size",
-	BadExtraKeys: "bad_extra_keys",
 	BadField:     "bad_field",
 }
 
