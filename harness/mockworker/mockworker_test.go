@@ -136,7 +136,7 @@ func TestPlays(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(200 * time.Millisecond) // the subscription has no answer to wait for
-	go func() { // nobody asks anything
+	go func() {                        // nobody asks anything
 		for {
 			if _, err := io.WriteString(m.gate, "\n"); err != nil {
 				return

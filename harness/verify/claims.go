@@ -26,6 +26,8 @@ type claims struct {
 	paths  map[*request][]posID
 	// told are the items that only repeat what their request hit.
 	told map[*kv.Event]bool
+	// by are the hidden namespaces that stored a position, where requests have any.
+	by map[posID]map[string]bool
 	// hashes gives a request's engine hashes, nil where they cannot be known.
 	hashes func(r *request) []kv.EngineHash
 }
@@ -65,7 +67,7 @@ func (c *claims) item(tl *timeline, rep *replica, i int, ts float64) {
 		case rep.windowOnly():
 			c.window(tl, i, ts)
 		case chain != nil:
-			c.store(tl, i, ts, chain)
+			c.store(tl, rep, i, ts, chain)
 		}
 	}
 	rep.apply(it, it.ev != nil && c.told[it.ev])
@@ -80,6 +82,21 @@ func (c *claims) inFlight(rank int, ts float64) []*request {
 		}
 	}
 	return out
+}
+
+// answered returns the request that was answered before ts, if none was sent
+// since: some engines publish what it stored when they next idle.
+func (c *claims) answered(rank int, ts float64) []*request {
+	var last *request
+	for _, r := range c.reqs {
+		if r.t < ts {
+			last = r
+		}
+	}
+	if last == nil || last.end >= ts || last.rank != rank && last.rank >= 0 {
+		return nil
+	}
+	return []*request{last}
 }
 
 func (c *claims) path(r *request) []posID {
@@ -114,14 +131,29 @@ func (c *claims) repeats(tl *timeline, rep *replica, ev *kv.Event, ts float64) b
 }
 
 // store finds the owner of a store of a main group.
-func (c *claims) store(tl *timeline, i int, ts float64, chain []posID) {
+func (c *claims) store(tl *timeline, rep *replica, i int, ts float64, chain []posID) {
 	last := chain[len(chain)-1]
 	end := int(c.forest.depth[last])
-	own := slices.DeleteFunc(c.inFlight(tl.rank, ts), func(r *request) bool {
+	other := func(r *request) bool {
 		p := c.path(r)
 		return len(p) < end || p[end-1] != last
-	})
-	c.give(own, tl.rank, i, end-len(chain), end)
+	}
+	own := slices.DeleteFunc(c.inFlight(tl.rank, ts), other)
+	if len(own) == 0 {
+		own = slices.DeleteFunc(c.answered(tl.rank, ts), other)
+	}
+	start := end - len(chain)
+	// A running request's blocks are held. One whose blocks are gone was
+	// preempted; it begins again before any that never began.
+	again := func(r *request) bool { return !rep.holds(rep.hashes[chain[0]], tl.items[i].ev.Group, false) }
+	if r := c.give(own, tl.rank, i, start, end, again); r != nil {
+		for _, p := range chain {
+			if c.by[p] == nil {
+				c.by[p] = map[string]bool{}
+			}
+			c.by[p][r.namespace()] = true
+		}
+	}
 }
 
 // window finds the owner of a store of a model without main groups. Its tokens
@@ -129,25 +161,35 @@ func (c *claims) store(tl *timeline, i int, ts float64, chain []posID) {
 func (c *claims) window(tl *timeline, i int, ts float64) {
 	ev := tl.items[i].ev
 	n := len(ev.Tokens) / c.shape.size
+	var own []*request
+	start := 0
 	for _, r := range c.inFlight(tl.rank, ts) {
-		all, hashes := r.tokens(), c.hashes(r)
-		for k := 0; (k+n)*c.shape.size <= len(all); k++ {
-			switch {
-			case ev.HasParent != (k > 0):
-				continue
-			case k > 0 && k <= len(hashes) && hashes[k-1] != ev.Parent:
-				continue
-			case !slices.Equal(all[k*c.shape.size:(k+n)*c.shape.size], ev.Tokens):
-				continue
-			}
-			c.give([]*request{r}, tl.rank, i, k, k+n)
-			return
+		k, ok := c.within(r, ev, n)
+		if ok && (len(own) == 0 || k == start) {
+			own, start = append(own, r), k
 		}
 	}
+	c.give(own, tl.rank, i, start, start+n, func(*request) bool { return false })
 }
 
-// give hands the blocks [start, end) of item i to one of own.
-func (c *claims) give(own []*request, rank, i, start, end int) {
+// within returns the block of r that the n blocks of ev's tokens begin at.
+func (c *claims) within(r *request, ev *kv.Event, n int) (int, bool) {
+	all, hashes := r.tokens(), c.hashes(r)
+	for k := 0; (k+n)*c.shape.size <= len(all); k++ {
+		switch {
+		case ev.HasParent != (k > 0):
+		case k > 0 && k <= len(hashes) && hashes[k-1] != ev.Parent:
+		case !slices.Equal(all[k*c.shape.size:(k+n)*c.shape.size], ev.Tokens):
+		default:
+			return k, true
+		}
+	}
+	return 0, false
+}
+
+// give hands the blocks [start, end) of item i to one of own. gone tells whether
+// a request that began already lost the blocks it had there.
+func (c *claims) give(own []*request, rank, i, start, end int, gone func(*request) bool) *request {
 	pick := func(ok func(r *request) bool) *request {
 		for _, r := range own {
 			if ok(r) {
@@ -158,18 +200,22 @@ func (c *claims) give(own []*request, rank, i, start, end int) {
 	}
 	r := pick(func(r *request) bool { return r.first >= 0 && r.next == start })
 	if r == nil {
-		r = pick(func(r *request) bool { return r.first < 0 })
-	}
-	if r == nil { // preempted, and begun again
-		r = pick(func(r *request) bool { return r.first >= 0 && start < r.next })
+		r = pick(func(r *request) bool { return r.first >= 0 && start < r.next && gone(r) })
 	}
 	if r == nil {
-		return
+		r = pick(func(r *request) bool { return r.first < 0 })
+	}
+	if r == nil {
+		r = pick(func(r *request) bool { return start < r.next })
+	}
+	if r == nil {
+		return nil
 	}
 	if r.first < 0 {
 		r.first, r.start, r.rank = i, start, rank
 	}
 	r.next = end
+	return r
 }
 
 // windowOnly reports a model without full attention.

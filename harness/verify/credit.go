@@ -54,7 +54,7 @@ func (r *run) claim() {
 	h := newHasher(&r.f.Header)
 	byRequest := map[*request][]kv.EngineHash{}
 	c := &claims{
-		forest: r.forest, shape: r.shape, reqs: r.reqs, paths: map[*request][]posID{}, told: r.told,
+		forest: r.forest, shape: r.shape, reqs: r.reqs, paths: map[*request][]posID{}, told: r.told, by: map[posID]map[string]bool{},
 		hashes: func(q *request) []kv.EngineHash {
 			if h == nil {
 				return nil
@@ -175,6 +175,7 @@ type moment struct {
 	item   int // items applied by then
 	blocks int // of its hit
 	why    string
+	hidden bool  // blocks of another namespace that the events do not show were not its
 	left   bool  // what lay in host memory was not loaded back
 	trace  []int // the hit after each item from received on
 	from   int
@@ -193,13 +194,6 @@ func (r *run) moment(q *request, at int) moment {
 	m := moment{from: min(received, end)}
 	m.trace = r.trace(q, at, m.from, end, r.f.Header.Engine == "sglang")
 	hit := func(i int) int { return m.trace[i-m.from] }
-	if q.hidden() {
-		m.item, m.blocks = end, r.shape.limit(len(q.req.Prompt))
-		if q.first >= 0 {
-			m.blocks = min(q.start, m.blocks)
-		}
-		return m
-	}
 	if !q.overlap {
 		m.item = end
 		if q.first < 0 {
@@ -212,7 +206,12 @@ func (r *run) moment(q *request, at int) moment {
 		if r.f.Header.HostTokens > 0 {
 			r.loadBack(q, at, &m, max(tl.published(q.end), m.item))
 		}
-		if q.first >= 0 && min(q.start, r.shape.limit(len(q.req.Prompt))) != m.blocks && r.f.Header.HostTokens == 0 {
+		begun := min(q.start, r.shape.limit(len(q.req.Prompt)))
+		switch {
+		case q.first < 0 || begun == m.blocks || r.f.Header.HostTokens > 0:
+		case begun < m.blocks && r.othersToo(q, begun):
+			m.blocks, m.hidden = begun, true
+		default:
 			m.why = fmt.Sprintf("%d blocks held when it was scheduled, yet its own store begins at block %d", m.blocks, q.start)
 		}
 		return m
@@ -245,6 +244,21 @@ func (r *run) anchor(tl *timeline, from, to int) int {
 		}
 	}
 	return to
+}
+
+// othersToo reports whether a request of another namespace, which the events do
+// not show, stored block i of q's prompt.
+func (r *run) othersToo(q *request, i int) bool {
+	path := r.claims.path(q)
+	if i >= len(path) {
+		return false
+	}
+	for ns := range r.claims.by[path[i]] {
+		if ns != q.namespace() {
+			return true
+		}
+	}
+	return false
 }
 
 // loadBack takes from q's hit what lay in host memory only and did not come back
@@ -346,7 +360,7 @@ func (r *run) rule(q *request, at int, m moment) string {
 		return ruleRankChoice
 	}
 	switch {
-	case q.hidden():
+	case m.hidden:
 		return ruleHiddenNamespace
 	case m.left:
 		return ruleNotLoaded

@@ -97,8 +97,14 @@ func (r *request) lora() string {
 	return r.req.LoRA.Name
 }
 
-// hidden reports a namespace of the engine that its events do not show.
-func (r *request) hidden() bool { return r.req.ExtraKey != "" && r.req.LoRA == nil }
+// namespace returns the part of the request's namespace that its engine's events
+// do not show, "" where they show it all.
+func (r *request) namespace() string {
+	if r.req.LoRA != nil {
+		return ""
+	}
+	return r.req.ExtraKey
+}
 
 // reannounces reports that the request asked for its hits to be told again.
 func (r *request) reannounces() bool { return r.req.Extra["kv_cache_report_mode"] == "full" }
