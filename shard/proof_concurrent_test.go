@@ -23,7 +23,8 @@ import (
 const (
 	writerCount = 16
 	readerCount = 4
-	heldEach    = 3 // holders of each writer
+	heldFew     = 3  // holders of each writer in one run
+	heldMany    = 12 // and in the next
 )
 
 // life is one holder while it exists, playing its play.
@@ -39,6 +40,7 @@ type life struct {
 type drill struct {
 	s    *stage
 	f    *fleet
+	each int         // holders of each writer
 	idx  shard.Index // under proof
 	pool [][]*play   // rehearsed plays, by hash seed
 
@@ -107,7 +109,7 @@ func (d *drill) choose(r *rand.Rand) *play {
 func (d *drill) writer(w int, seed uint64, acts, reads uint64) {
 	r := rand.New(rand.NewPCG(seed, uint64(w)))
 	for !d.done.Load() {
-		if err := d.act(w*heldEach+r.IntN(heldEach), r); err != nil {
+		if err := d.act(w*d.each+r.IntN(d.each), r); err != nil {
 			d.fail(err)
 			return
 		}
@@ -260,7 +262,11 @@ func proveConcurrent(seed, acts, reads uint64, sub subject) (res drillResult, er
 	if err != nil {
 		return res, err
 	}
-	d := &drill{s: newStage(seed), f: f, idx: f.sides[1][0], cast: make([]*life, writerCount*heldEach)}
+	d := &drill{s: newStage(seed), f: f, idx: f.sides[1][0], each: heldFew}
+	if seed%2 == 1 {
+		d.each = heldMany
+	}
+	d.cast = make([]*life, writerCount*d.each)
 	for hashes := range uint64(3) { // most holders hash alike, some do not
 		plays, err := d.s.plays(hashes / 2)
 		if err != nil {
