@@ -118,9 +118,11 @@ func (r *run) credits() {
 }
 
 // contradicted reports that cached, although predicted, cannot have been: alone in
-// flight, the engine held and stored what a rule turns into another number.
+// flight, or of a model that the index knows nothing of, the engine held and
+// stored what a rule turns into another number.
 func (r *run) contradicted(q *request, cached int) bool {
-	if q.overlap {
+	windowOnly := len(r.groups) > 0 && (&replica{groups: r.groups[0]}).windowOnly()
+	if q.overlap && !windowOnly {
 		return false
 	}
 	v := r.explain(q)

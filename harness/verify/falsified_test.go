@@ -3,12 +3,15 @@
 package verify
 
 import (
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"path/filepath"
 	"testing"
 
 	"kindex/harness/record"
 	"kindex/internal/kv"
+	"kindex/shard"
 )
 
 // TestFalsified falsifies what the engine said of itself. A rule that explained
@@ -16,7 +19,7 @@ import (
 // must be reported wrong.
 func TestFalsified(t *testing.T) {
 	var answers, tables int
-	for i, path := range fixtures(t, "*") {
+	for i, path := range append(fixtures(t, "*"), made(t)...) {
 		rng := rand.New(rand.NewPCG(7, uint64(i))) //nolint:gosec // seeded on purpose
 		f, err := record.Read(path)
 		if err != nil {
@@ -24,10 +27,14 @@ func TestFalsified(t *testing.T) {
 		}
 		size := f.Header.MainBlockSize()
 		falseAnswers, falseTables := 0, 0
+		prompts, equal := map[string]bool{}, map[string]bool{} // equal requests at once may trade their numbers
 		for j := range f.Lines {
 			l := &f.Lines[j]
 			switch {
-			case l.Resp != nil && falsifyAnswer(l.Resp, size, rng):
+			case l.Req != nil:
+				p := fmt.Sprint(l.Req.Prompt)
+				equal[l.Req.ID], prompts[p] = prompts[p], true
+			case l.Resp != nil && !equal[l.Resp.ID] && falsifyAnswer(l.Resp, size, rng):
 				falseAnswers++
 			case l.State != nil && falsifyTable(l.State, rng):
 				falseTables++
@@ -53,6 +60,49 @@ func TestFalsified(t *testing.T) {
 		tables += falseTables
 	}
 	t.Logf("%d false answers, %d false tables", answers, tables)
+}
+
+// made returns the recordings of kinds that the shipped ones lack.
+func made(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("../testdata/fixtures/made/*.jsonl.gz")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no recordings: %v", err)
+	}
+	return files
+}
+
+// TestMade pins what comes of the recordings beside the shipped ones.
+func TestMade(t *testing.T) {
+	want := map[string]struct {
+		batches, memberships, tables, requests int
+		tableRules, creditRules                map[string]int
+	}{
+		"sglang0523_unified_extra_key_page16.jsonl.gz":  {77, 7081, 0, 44, nil, map[string]int{ruleHiddenNamespace: 16}},
+		"vllm032_hybrid_reannounced.jsonl.gz":           {92, 7303, 0, 35, map[string]int{ruleReannounced: 6}, map[string]int{ruleWindowGroups: 15}},
+		"vllm032_sliding_only_chunked_prefill.jsonl.gz": {41, 0, 7, 13, nil, map[string]int{ruleInFlight: 3, ruleWindowOnly: 24}},
+	}
+	for _, kind := range shard.Kinds {
+		for _, path := range made(t) {
+			w, ok := want[filepath.Base(path)]
+			if !ok {
+				t.Errorf("%s: no pinned counts", path)
+				continue
+			}
+			r, err := Files([]string{path}, Options{Index: kind})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, fault := range r.Faults {
+				t.Error(fault)
+			}
+			if !r.OK() || r.Batches != w.batches || r.Memberships != w.memberships || r.EngineTable.Exact != w.tables || r.Credit.Exact != w.requests ||
+				!maps.Equal(r.EngineTable.Rules, w.tableRules) || !maps.Equal(r.Credit.Rules, w.creditRules) {
+				t.Errorf("%s, %s: %d batches, %d memberships, tables %d exact and %v, requests %d exact and %v; want %+v", kind, filepath.Base(path),
+					r.Batches, r.Memberships, r.EngineTable.Exact, r.EngineTable.Rules, r.Credit.Exact, r.Credit.Rules, w)
+			}
+		}
+	}
 }
 
 // falsifyAnswer moves the cached tokens by one block, to a number that could be.
