@@ -4,6 +4,7 @@ package shard
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -115,7 +116,7 @@ type coreDrive struct {
 	long   int    // blocks of a long store; 0: none
 	log    []string
 
-	moves, helds, unknowns, lookups, walks int
+	moves, helds, unknowns, lookups, walks, refused int
 }
 
 func (d *coreDrive) engine() kv.EngineHash { return kv.EngineHash(d.r.Uint64N(d.hashes)) }
@@ -153,7 +154,10 @@ func (d *coreDrive) step() error {
 		d.m.slots[s] = make(map[kv.EngineHash]string)
 		if from, ok := d.openSlot(); ok && from != s && d.r.IntN(2) == 0 {
 			d.say("clone %d %d", from, s)
-			if err := d.c.clone(from, s); err != nil {
+			if err := d.c.clone(from, s); errors.Is(err, ErrArenaFull) {
+				d.refused++
+				return nil
+			} else if err != nil {
 				return err
 			}
 			maps.Copy(d.m.slots[s], d.m.slots[from])
@@ -209,6 +213,10 @@ func (d *coreDrive) store(s slot) error {
 	}
 	pre := []kv.EngineHash{999}
 	moved, err := d.c.store(s, ns, at, engines, contents, held, pre)
+	if errors.Is(err, ErrArenaFull) {
+		d.refused++
+		return nil // nothing was applied: the next comparison says so
+	}
 	if err != nil {
 		return err
 	}
@@ -243,6 +251,10 @@ func (d *coreDrive) adopt(s slot) error {
 	as := d.engine()
 	d.say("adopt slot %d what %d holds by %d as %d", s, other, e, as)
 	held, moved, err := d.c.adopt(s, p, as)
+	if errors.Is(err, ErrArenaFull) {
+		d.refused++
+		return nil
+	}
 	wantHeld, wantMoved := d.m.hold(s, d.m.slots[other][e], as)
 	if err != nil || held != wantHeld || moved != wantMoved {
 		return fmt.Errorf("adopt: held %t moved %t error %s, want %t %t", held, moved, fmt.Sprint(err), wantHeld, wantMoved)
@@ -440,6 +452,42 @@ func TestSlotSet(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestCoreFull runs the wild calls in too little memory: a call that is refused
+// has changed nothing, and removals are never refused.
+func TestCoreFull(t *testing.T) {
+	for _, kib := range []uint64{16, 64, 256} {
+		t.Run(fmt.Sprintf("%dKiB", kib), func(t *testing.T) {
+			t.Parallel()
+			refused := 0
+			for seed := range uint64(longtest.N(3, 30)) {
+				c, err := newChainCore(Options{ArenaBytes: kib << 10})
+				if err != nil {
+					t.Fatal(err)
+				}
+				d := coreDrive{
+					c: c, m: coreModel{slots: make(map[slot]map[kv.EngineHash]string)}, r: rand.New(rand.NewPCG(seed, kib)),
+					slots: 12, hashes: 4 * kib, values: 3, spaces: 2, long: int(kib),
+				}
+				for i := range 2500 {
+					before := d.refused
+					err := d.step()
+					if err == nil && (i%32 == 0 || d.refused > before && i%4 == 0) {
+						err = d.compare()
+					}
+					if err != nil {
+						t.Fatalf("seed %d step %d: %v\nlast calls:\n%s", seed, i, err, joinLines(d.log))
+					}
+				}
+				refused += d.refused
+			}
+			t.Logf("%d calls refused", refused)
+			if refused == 0 {
+				t.Error("no call was refused: the arena is too large for this test")
+			}
+		})
 	}
 }
 
