@@ -81,8 +81,8 @@ func (c *chainCore) extent(s slot, line uint32, off int, next []uint64) (lo, hi 
 
 // settle reclaims what the runs in c.touched no longer need.
 func (c *chainCore) settle() {
-	for i := 0; i < len(c.touched); i++ {
-		line := c.runs.at(c.touched[i]).line
+	for _, idx := range c.touched {
+		line := c.runs.at(idx).line
 		for line != 0 {
 			line = c.settleRun(line)
 		}

@@ -6,6 +6,7 @@
 package shard
 
 import (
+	"maps"
 	"runtime"
 	"slices"
 
@@ -55,17 +56,7 @@ func (c *chainCore) clone(from, to slot) error {
 
 // clone returns a copy of x.
 func (x *exceptions) clone() *exceptions {
-	y := &exceptions{
-		byHash: make(map[uint64]uint32, len(x.byHash)),
-		byPos:  make(map[uint32]exception, len(x.byPos)),
-	}
-	for e, p := range x.byHash {
-		y.byHash[e] = p
-	}
-	for p, v := range x.byPos {
-		y.byPos[p] = v
-	}
-	return y
+	return &exceptions{byHash: maps.Clone(x.byHash), byPos: maps.Clone(x.byPos)}
 }
 
 // wanted is a run in a walk.
@@ -158,13 +149,13 @@ func (w *chainWalk) visitRun(line uint32) bool {
 		n.content = kv.ContentHash(c.content(line, off, off+1)[0])
 		w.scratch = w.scratch[:0]
 		if c.holds(r.held, off) {
-			x, ok := exception{canonical: true}, false
+			canonical := true
 			if w.st.exc != nil {
-				if x, ok = w.st.exc.byPos[p]; !ok {
-					x.canonical = true
+				if x, ok := w.st.exc.byPos[p]; ok {
+					canonical = x.canonical
 				}
 			}
-			if x.canonical {
+			if canonical {
 				w.scratch = append(w.scratch, kv.EngineHash(c.engineAt(line, info.class, off)))
 			}
 			w.scratch = append(w.scratch, w.own[p]...)

@@ -2,7 +2,11 @@
 
 package shard
 
-import "kindex/internal/kv"
+import (
+	"slices"
+
+	"kindex/internal/kv"
+)
 
 // Store implements [Index].
 func (s *Shard) Store(id Holder, st *Store) error {
@@ -150,14 +154,7 @@ func (s *Shard) countCopies(h *holder, r *raw, engines []kv.EngineHash, held []u
 	}
 }
 
-func (s *Shard) hasMoved(e kv.EngineHash) bool {
-	for _, m := range s.moved {
-		if m == e {
-			return true
-		}
-	}
-	return false
-}
+func (s *Shard) hasMoved(e kv.EngineHash) bool { return slices.Contains(s.moved, e) }
 
 func (s *Shard) addCopy(h *holder, r *raw, e kv.EngineHash) {
 	if r.extra == nil {
