@@ -19,7 +19,10 @@ type chainCore struct {
 	// gapClock counts gains below holes. Written by the writer before the gain is
 	// visible, read by a lookup before it reads any coverage.
 	gapClock atomic.Uint64
-	_        [40]byte // up to a line of 64 bytes: what follows is written all the time
+	// testHookLookup, where a test sets it before the first lookup, is called
+	// between a lookup's reads, so that the test can let the writer run there.
+	testHookLookup func()
+	_              [32]byte // up to a line of 64 bytes: what follows is written all the time
 
 	arena arena
 	runs  runs

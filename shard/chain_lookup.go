@@ -72,6 +72,9 @@ func (w *walker) run() outcome {
 	w.clock = w.c.gapClock.Load()
 	w.depth, w.line, w.alive = 0, 0, 0
 	for w.depth < len(w.chain) {
+		if hook := w.c.testHookLookup; hook != nil {
+			hook()
+		}
 		switch out := w.step(); {
 		case out == readOther || out == readDone && w.alive == 0:
 			return readDone
@@ -135,6 +138,9 @@ func (w *walker) pass(line uint32, key, root uint64) outcome {
 		if n == 0 || head[runKey] != key || head[runShape]&flagRoot != root {
 			return readOther
 		}
+		if hook := w.c.testHookLookup; hook != nil {
+			hook()
+		}
 		ext := uint32(head[runExt])
 		gap := head[runGap]
 		switch {
@@ -150,9 +156,7 @@ func (w *walker) pass(line uint32, key, root uint64) outcome {
 			}
 			gap = atomic.LoadUint64(w.c.arena.w(line, runGap))
 			if atomic.LoadUint64(w.c.arena.w(line, runVersion)) != head[runVersion] {
-				if w.line == 0 {
-					w.dst = w.dst[:w.base]
-				}
+				w.undo()
 				continue
 			}
 		}
@@ -169,6 +173,18 @@ func (w *walker) pass(line uint32, key, root uint64) outcome {
 		return readDone
 	}
 	return readAgain
+}
+
+// undo takes back what was read of a run that changed meanwhile.
+func (w *walker) undo() {
+	if w.line == 0 {
+		w.dst = w.dst[:w.base]
+		return
+	}
+	alive := w.dst[w.base : w.base+w.alive]
+	for i := range alive {
+		alive[i].depth = uint32(w.depth)
+	}
 }
 
 // thin moves the slots that hold everything so far to the front.
@@ -238,6 +254,9 @@ func (w *walker) listExt(ext uint32, n int) {
 		}
 	}
 	byBit := len(w.dst)
+	if hook := w.c.testHookLookup; hook != nil {
+		hook()
+	}
 	for i := range t.entries {
 		e := atomic.LoadUint64(&t.entries[i])
 		depth := min(n, int(uint16(e>>entryPrefix)))
