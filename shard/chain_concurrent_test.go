@@ -5,13 +5,13 @@ package shard
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"kindex/internal/kv"
+	"kindex/internal/longtest"
 )
 
 // command is one writer's call, resolved so that it is applied without a model.
@@ -248,13 +248,7 @@ func (s *script) run(t *testing.T, c core, seed uint64, readers int) int64 {
 // TestChainBounds races readers against a writer and holds every single answer
 // inside its bounds.
 func TestChainBounds(t *testing.T) {
-	seeds, commands := uint64(2), 4000
-	if os.Getenv("KINDEX_LONG") != "" {
-		seeds, commands = 40, 20000
-	}
-	if testing.Short() {
-		commands = 1000
-	}
+	seeds, commands := uint64(longtest.N(2, 20)), longtest.N(4000, 10000)
 	for _, shape := range []struct{ slots, blocks int }{{3, 12}, {8, 40}, {70, 24}, {4, 700}} {
 		t.Run(fmt.Sprintf("%d-slots-%d-blocks", shape.slots, shape.blocks), func(t *testing.T) {
 			total := int64(0)
@@ -276,10 +270,7 @@ func TestChainBounds(t *testing.T) {
 // between two reads, for some commands at a time, and holds the answers inside
 // their bounds.
 func TestChainInterleaved(t *testing.T) {
-	seeds, commands := uint64(40), 3000
-	if os.Getenv("KINDEX_LONG") != "" {
-		seeds = 600
-	}
+	seeds, commands := uint64(longtest.N(20, 600)), 3000
 	for _, shape := range []struct{ slots, blocks int }{{3, 12}, {8, 40}, {70, 24}, {4, 700}} {
 		t.Run(fmt.Sprintf("%d-slots-%d-blocks", shape.slots, shape.blocks), func(t *testing.T) {
 			t.Parallel()

@@ -6,12 +6,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"testing"
 
 	"kindex/internal/kv"
+	"kindex/internal/longtest"
 )
 
 // load shapes the random streams of [pair].
@@ -361,10 +361,7 @@ var loads = map[string]load{
 
 // TestChainAgainstNaive runs random streams against plain maps.
 func TestChainAgainstNaive(t *testing.T) {
-	seeds, steps := uint64(2), 250
-	if os.Getenv("KINDEX_LONG") != "" {
-		seeds, steps = 120, 1000
-	}
+	seeds, steps := uint64(longtest.N(2, 60)), longtest.N(250, 1000)
 	for name, l := range loads {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
