@@ -133,6 +133,27 @@ func TestScripts(t *testing.T) {
 			s.resp("b", cached)
 			return s
 		}, 48, ruleInFlight, 64},
+		{"a preempted request begins again before one that waits", func(cached int) *script {
+			s := newScript(t, "vllm", "0.32.0", record.Header{BlockSize: 16})
+			s.req(record.Req{ID: "a", Prompt: p[:40]})
+			s.req(record.Req{ID: "b", Prompt: p[:40]})
+			s.msg(stored("GPU", p, 16, 0, 2))
+			s.msg(removed("GPU", p, 16, 0, 2))
+			s.msg(stored("GPU", p, 16, 0, 2))
+			s.resp("b", cached)
+			s.resp("a", 0)
+			return s
+		}, 32, ruleInFlight, 16},
+		{"an answer before its events", func(cached int) *script {
+			s := newScript(t, "sglang", "0.5.23", record.Header{PageSize: 16})
+			s.req(record.Req{ID: "a", Prompt: p, ExtraKey: "one"})
+			s.resp("a", 0)
+			s.msg(stored("GPU", p, 16, 0, 4))
+			s.req(record.Req{ID: "b", Prompt: p})
+			s.msg(stored("GPU", p, 16, 0, 4))
+			s.resp("b", cached)
+			return s
+		}, 0, ruleHiddenNamespace, 48},
 		{"a reset that the stream tells with the next step", func(cached int) *script {
 			s := newScript(t, "vllm", "0.32.0", record.Header{BlockSize: 16})
 			s.msg(stored("GPU", p, 16, 0, 4))
