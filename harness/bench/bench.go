@@ -54,14 +54,16 @@ type Apply struct {
 
 // Lookup is the time of one lookup, in nanoseconds.
 type Lookup struct {
-	Blocks  int    `json:"blocks"`
-	Holders int    `json:"holders"`
-	P50     Figure `json:"p50_ns"`
-	P99     Figure `json:"p99_ns"`
+	Workload string `json:"workload"`
+	Blocks   int    `json:"blocks"`
+	Holders  int    `json:"holders"`
+	P50      Figure `json:"p50_ns"`
+	P99      Figure `json:"p99_ns"`
 }
 
 // Memory is what memberships take.
 type Memory struct {
+	Workload    string             `json:"workload"`
 	Holders     int                `json:"holders"`
 	Blocks      uint64             `json:"blocks"`
 	Memberships uint64             `json:"memberships"`
@@ -92,21 +94,25 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 		r.Apply = append(r.Apply, a)
 	}
-	for _, blocks := range []int{64, 512} {
+	for _, mixed := range []bool{false, true} {
+		for _, blocks := range []int{64, 512} {
+			for _, holders := range []int{1, 16, 128} {
+				l, err := lookups(ctx, fill{chains: 64, blocks: blocks, holders: holders, part: mixed, branch: mixed}, o)
+				if err != nil {
+					return nil, err
+				}
+				r.Lookups = append(r.Lookups, l)
+			}
+		}
+	}
+	for _, mixed := range []bool{false, true} {
 		for _, holders := range []int{1, 16, 128} {
-			l, err := lookups(ctx, blocks, holders, o)
+			m, err := memory(ctx, fill{chains: 4_096, blocks: 64, holders: holders, part: mixed, branch: mixed}, o)
 			if err != nil {
 				return nil, err
 			}
-			r.Lookups = append(r.Lookups, l)
+			r.Memory = append(r.Memory, m)
 		}
-	}
-	for _, holders := range []int{1, 16, 128} {
-		m, err := memory(ctx, holders, o)
-		if err != nil {
-			return nil, err
-		}
-		r.Memory = append(r.Memory, m)
 	}
 	return r, nil
 }
@@ -246,18 +252,90 @@ func feedAll(kind string) func(*workload) func() error {
 	}
 }
 
-// lookups measures lookups of whole chains that all holders hold.
-func lookups(ctx context.Context, blocks, holders int, o Options) (Lookup, error) {
-	chains, rounds := 64, 20_000
+// fill says what an index holds: chains of so many blocks, each held by holders.
+// With part a holder holds a beginning of random length of each. With branch a
+// chain shares a beginning of random length with the one before it. Engines of
+// one model and seed name equal blocks alike.
+type fill struct {
+	chains, blocks, holders int
+	part, branch            bool
+}
+
+func (f fill) String() string {
+	if f.part {
+		return "branching chains, held in part"
+	}
+	return "whole chains"
+}
+
+// index returns a filled index, and the chains.
+func (f fill) index(kind string, seed uint64) (shard.Index, [][]kv.ContentHash, error) {
+	idx, err := shard.New(kind, shard.Options{})
+	if err != nil {
+		return nil, nil, err
+	}
+	rng := rand.New(rand.NewPCG(seed, 0x6c6b)) //nolint:gosec // seeded on purpose
+	ns := model.Namespace(kv.HashSeed)
+	chains := make([][]kv.ContentHash, f.chains)
+	engines := make([][]kv.EngineHash, f.chains)
+	for i := range chains {
+		if f.branch && i%8 > 0 {
+			n := rng.IntN(f.blocks)
+			chains[i] = append(chains[i], chains[i-1][:n]...)
+			engines[i] = append(engines[i], engines[i-1][:n]...)
+		}
+		for len(chains[i]) < f.blocks {
+			chains[i] = append(chains[i], kv.ContentHash(rng.Uint64()))
+			engines[i] = append(engines[i], kv.EngineHash(rng.Uint64()))
+		}
+	}
+	for range f.holders {
+		h, err := idx.AddHolder(model)
+		if err != nil {
+			return nil, nil, err
+		}
+		held := map[kv.EngineHash]bool{} // by h, of chains that share
+		for i := range chains {
+			n := f.blocks
+			if f.part {
+				n = 1 + rng.IntN(f.blocks)
+			}
+			have := 0 // an engine stores once what two prompts share
+			for f.branch && have < n && held[engines[i][have]] {
+				have++
+			}
+			if have == n {
+				continue
+			}
+			for _, e := range engines[i][have:n] {
+				if f.branch {
+					held[e] = true
+				}
+			}
+			st := shard.Store{Namespace: ns, Engines: engines[i][have:n], Contents: chains[i][have:n]}
+			if have > 0 {
+				st.HasParent, st.Parent = true, engines[i][have-1]
+			}
+			if err := idx.Store(h, &st); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return idx, chains, nil
+}
+
+// lookups measures lookups of whole chains.
+func lookups(ctx context.Context, f fill, o Options) (Lookup, error) {
+	rounds := 20_000
 	if o.Short {
-		chains, rounds = 4, 200
+		f.chains, rounds = 4, 200
 	}
 	var p50, p99 []float64
 	for i := range o.Repeats {
 		if err := ctx.Err(); err != nil {
 			return Lookup{}, err
 		}
-		idx, asked, err := filled(o.Index, o.Seed+uint64(i), chains, blocks, holders)
+		idx, chains, err := f.index(o.Index, o.Seed+uint64(i))
 		if err != nil {
 			return Lookup{}, err
 		}
@@ -266,12 +344,12 @@ func lookups(ctx context.Context, blocks, holders int, o Options) (Lookup, error
 		times := make([]int64, rounds)
 		var dst []kv.Match
 		for n := range rounds + rounds/10 {
-			c := asked[rng.IntN(len(asked))]
+			c := chains[rng.IntN(len(chains))]
 			began := time.Now()
 			dst = idx.Lookup(ns, c, dst[:0])
 			took := time.Since(began)
-			if len(dst) != holders || int(dst[0].Device) != blocks {
-				return Lookup{}, fmt.Errorf("lookup of %d blocks and %d holders: %d answers, the first of depth %d", blocks, holders, len(dst), dst[0].Device)
+			if len(dst) != f.holders || !f.part && int(dst[0].Device) != f.blocks {
+				return Lookup{}, fmt.Errorf("lookup of %d blocks and %d holders: %d answers, the first of depth %d", f.blocks, f.holders, len(dst), dst[0].Device)
 			}
 			if n >= rounds/10 { // the first warm the caches up
 				times[n-rounds/10] = took.Nanoseconds()
@@ -280,66 +358,32 @@ func lookups(ctx context.Context, blocks, holders int, o Options) (Lookup, error
 		slices.Sort(times)
 		p50, p99 = append(p50, quantile(times, 0.50)), append(p99, quantile(times, 0.99))
 	}
-	return Lookup{Blocks: blocks, Holders: holders, P50: figure(p50), P99: figure(p99)}, nil
+	return Lookup{Workload: f.String(), Blocks: f.blocks, Holders: f.holders, P50: figure(p50), P99: figure(p99)}, nil
 }
 
-// filled returns an index where every holder holds all of so many chains, and
-// the chains. A holder's engine hashes are its own.
-func filled(kind string, seed uint64, chains, blocks, holders int) (shard.Index, [][]kv.ContentHash, error) {
-	idx, err := shard.New(kind, shard.Options{})
-	if err != nil {
-		return nil, nil, err
-	}
-	rng := rand.New(rand.NewPCG(seed, 0x6c6b)) //nolint:gosec // seeded on purpose
-	ns := model.Namespace(kv.HashSeed)
-	asked := make([][]kv.ContentHash, chains)
-	engines := make([][]kv.EngineHash, chains)
-	for i := range asked {
-		for range blocks {
-			asked[i] = append(asked[i], kv.ContentHash(rng.Uint64()))
-			engines[i] = append(engines[i], kv.EngineHash(rng.Uint64()))
-		}
-	}
-	for range holders {
-		h, err := idx.AddHolder(model)
-		if err != nil {
-			return nil, nil, err
-		}
-		for i := range asked {
-			// Engines of one model and seed name equal blocks alike.
-			if err := idx.Store(h, &shard.Store{Namespace: ns, Engines: engines[i], Contents: asked[i]}); err != nil {
-				return nil, nil, err
-			}
-		}
-	}
-	return idx, asked, nil
-}
-
-// memory measures what holders that all hold the same take.
-func memory(ctx context.Context, holders int, o Options) (Memory, error) {
+// memory measures what a filled index takes.
+func memory(ctx context.Context, f fill, o Options) (Memory, error) {
 	if err := ctx.Err(); err != nil {
 		return Memory{}, err
 	}
-	chains := 4_096
 	if o.Short {
-		chains = 16
+		f.chains = 16
 	}
-	const blocks = 64
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	idx, asked, err := filled(o.Index, o.Seed, chains, blocks, holders)
+	idx, chains, err := f.index(o.Index, o.Seed)
 	if err != nil {
 		return Memory{}, err
 	}
 	own := 0
-	for _, c := range asked {
-		own += 16 * cap(c)
+	for _, c := range chains {
+		own += 8 * cap(c)
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	st := idx.Stats()
-	m := Memory{Holders: holders, Blocks: st.Blocks, Memberships: st.Memberships, Purpose: map[string]float64{}}
+	m := Memory{Workload: f.String(), Holders: f.holders, Blocks: st.Blocks, Memberships: st.Memberships, Purpose: map[string]float64{}}
 	for p, n := range st.Bytes {
 		name := shard.Purpose(p)
 		m.Purpose[name.String()] = float64(n) / float64(st.Memberships)
@@ -349,7 +393,7 @@ func memory(ctx context.Context, holders int, o Options) (Memory, error) {
 		}
 	}
 	m.Heap = max(0, (float64(after.HeapAlloc)-float64(before.HeapAlloc)-float64(own))/float64(st.Memberships))
-	runtime.KeepAlive(asked)
+	runtime.KeepAlive(chains)
 	runtime.KeepAlive(idx)
 	return m, nil
 }

@@ -32,13 +32,13 @@ func (r *Report) WriteText(w io.Writer) error {
 	fmt.Fprintf(t, "| lookup (clock %.0f ns within)\t| p50, ns\t| p99, ns\t|\n", r.Clock.Median)
 	fmt.Fprintln(t, "| ---\t| ---\t| ---\t|")
 	for _, l := range r.Lookups {
-		fmt.Fprintf(t, "| %d blocks, %d holders\t| %s\t| %s\t|\n", l.Blocks, l.Holders, l.P50.text(0), l.P99.text(0))
+		fmt.Fprintf(t, "| %s: %d blocks, %d holders\t| %s\t| %s\t|\n", l.Workload, l.Blocks, l.Holders, l.P50.text(0), l.P99.text(0))
 	}
 	fmt.Fprintln(t)
 	fmt.Fprintln(t, "| bytes per membership\t| memberships\t| all\t| runs\t| dictionary\t| edges\t| holders\t| streams\t| free beside\t| Go heap\t|")
 	fmt.Fprintln(t, "| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t|")
 	for _, x := range r.Memory {
-		fmt.Fprintf(t, "| %d holders of the same %d blocks\t| %d\t| %.1f", x.Holders, x.Blocks, x.Memberships, x.PerMember)
+		fmt.Fprintf(t, "| %s: %d holders, %d blocks\t| %d\t| %.1f", x.Workload, x.Holders, x.Blocks, x.Memberships, x.PerMember)
 		for _, p := range []shard.Purpose{shard.PurposeRuns, shard.PurposeDictionary, shard.PurposeEdges, shard.PurposeHolders, shard.PurposeStreams, shard.PurposeFree} {
 			fmt.Fprintf(t, "\t| %.1f", x.Purpose[p.String()])
 		}
