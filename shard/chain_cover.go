@@ -236,7 +236,7 @@ func (c *chainCore) lost(line uint32, st *slotState, h holding, blocks int) {
 // that means looking at many holders, it is put off until somebody asks.
 func (c *chainCore) recount(line uint32) {
 	info := c.runs.at(c.index(line))
-	n := 0
+	var n int
 	if ext := c.ext(line); ext != 0 {
 		if whole, _ := c.extCount(ext); whole == 0 {
 			if !info.stale {
@@ -323,7 +323,7 @@ func (c *chainCore) cover(line uint32, s slot, st *slotState, lo, hi int, clean 
 	if hi <= old.prefix {
 		return old
 	}
-	n := 0
+	var n int
 	switch {
 	case old.holes == 0 && lo <= old.prefix:
 		now = holding{prefix: hi}
