@@ -328,7 +328,7 @@ func (f fill) index(kind string, seed uint64) (shard.Index, [][]kv.ContentHash, 
 func lookups(ctx context.Context, f fill, o Options) (Lookup, error) {
 	rounds := 20_000
 	if o.Short {
-		f.chains, rounds = 4, 200
+		f.chains, rounds = 4, 40
 	}
 	var p50, p99 []float64
 	for i := range o.Repeats {
