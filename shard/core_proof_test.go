@@ -379,7 +379,11 @@ func TestCoreWild(t *testing.T) {
 						c: open(), m: coreModel{slots: make(map[slot]map[kv.EngineHash]string)},
 						r: rand.New(rand.NewPCG(seed, 1)), slots: sh.slots, hashes: sh.hashes, values: sh.values, spaces: sh.spaces, long: sh.long,
 					}
-					for i := range sh.steps {
+					steps := sh.steps
+					if RaceEnabled {
+						steps /= 5
+					}
+					for i := range steps {
 						err := d.step()
 						if err == nil && (i%16 == 0 || (i%4 == 0 && sh.hashes < 500 && sh.slots < 10)) {
 							err = d.compare()
@@ -471,7 +475,11 @@ func TestCoreFull(t *testing.T) {
 					c: c, m: coreModel{slots: make(map[slot]map[kv.EngineHash]string)}, r: rand.New(rand.NewPCG(seed, kib)),
 					slots: 12, hashes: 4 * kib, values: 3, spaces: 2, long: int(kib),
 				}
-				for i := range 2500 {
+				steps := 2500
+				if RaceEnabled {
+					steps = 500
+				}
+				for i := range steps {
 					before := d.refused
 					err := d.step()
 					if err == nil && (i%32 == 0 || d.refused > before && i%4 == 0) {

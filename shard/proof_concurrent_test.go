@@ -327,7 +327,7 @@ func (d *drill) guarded(fn func()) {
 func TestProofConcurrent(t *testing.T) {
 	skipShort(t)
 	runs, acts, reads := uint64(longtest.N(20, 200)), uint64(4000), uint64(3000)
-	if raceEnabled {
+	if shard.RaceEnabled {
 		acts, reads = 1000, 300
 	}
 	for _, sub := range subjects(1) {

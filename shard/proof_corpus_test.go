@@ -499,7 +499,7 @@ func (w *world) prove(events int) (err error) {
 func TestProofCorpora(t *testing.T) {
 	skipShort(t)
 	events := 300_000
-	if raceEnabled {
+	if shard.RaceEnabled {
 		events = 10_000
 	}
 	for seed := range uint64(longtest.N(2, 8)) {

@@ -358,7 +358,7 @@ func shrunk(b []byte, sh wildShape, subs []subject, err error) error {
 func TestProofWild(t *testing.T) {
 	skipShort(t)
 	events := 4000
-	if raceEnabled {
+	if shard.RaceEnabled {
 		events = 1000
 	}
 	for seed := range uint64(longtest.N(6, 60)) {

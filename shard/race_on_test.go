@@ -2,8 +2,8 @@
 
 //go:build race
 
-package shard_test
+package shard
 
-// raceEnabled says that the race detector watches: everything takes ten times
+// RaceEnabled says that the race detector watches: everything takes ten times
 // as long.
-const raceEnabled = true
+const RaceEnabled = true
