@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shard
+
+// # The chain core
+//
+// Engines share prefixes, and a holder mostly holds a chain's beginning whole. So
+// the tree of positions is stored as runs, a run is shared by all who hold any of
+// it, and what a slot holds of a run is one word.
+//
+// # Terminology
+//
+//   - A run is a stretch of positions one below the other, stored as an array; a
+//     position never moves to another run. Runs are never split: a chain that
+//     leaves a run in its middle goes on in a child run that hangs at that offset.
+//   - An offset is a number of blocks of a run; what hangs at offset n hangs below
+//     its n-th block.
+//   - A slot is one set of memberships: see [core].
+//   - A position's canonical engine hash is the one it was first stored by. It
+//     serves all slots that agree with it.
+//   - An exception is an engine hash by which a slot holds a position whose
+//     canonical hash is another: a twin, a moved hash, a worker with hashes of its
+//     own.
+//   - Coverage is who holds what of a run; a holder entry is one slot's.
+//   - A hole is a position not held with held ones below. A gap is a hole, or the
+//     same thing between a run and its ancestors.
+//   - A line is 64 bytes of the arena. Line numbers stand for pointers; 0 is none.
+//
+// # Layout
+//
+//	edges (arena)                      runs (arena)
+//	 (namespace, content)  ------+      header 64 B | content[cap] | eng[cap]
+//	 (run, offset, content) --+  +--->  +--------------------------------------+
+//	                          |         | version gen len key ext gap  e e e   |
+//	                          +------>  +--------------------------------------+
+//	                                              |          entries: slot, prefix,
+//	                                              v ext      line of a hole bitmap
+//	 dictionary (own mapping)           external holder block (arena)
+//	  16-bit tags, run index and        | geometry counts moves | bitset | table |
+//	  offset; no keys                   whole holders by bit, others by entry
+//
+//	 run table (Go heap): index -> line, root, children, last child's offset
+//	 slots (Go heap): counts, guesses, log of runs, exceptions
+//
+// One block costs 16 bytes in its run and 14 in the dictionary at the load at
+// which that grows, for all who hold it; a holder costs a word or a bit a run.
+// Edges cost 16 bytes a run.
+//
+// # Operations
+//
+// Store walks down from the position given, comparing contents run by run, with
+// one edge probe at each end; appends what is left to the last run while there is
+// room and its holders are inline, and makes runs for the rest. Blocks that were
+// there and whose hash agrees need no dictionary access: that is exact because a
+// run is flagged as soon as a hash of it is entered for another position, too. In
+// flagged runs, for other hashes, and for slots with exceptions the store goes
+// block by block in overlays, and publishes the net effect ([chainCore.publish]).
+//
+// Remove finds its first hash by a guess or in the dictionary, compares the others
+// with the hashes around it, and takes a whole range away at once. What nobody
+// holds any more at a run's end is cut off, an empty run is freed, and perhaps its
+// parents ([chainCore.settle]).
+//
+// Find asks the slot's exceptions, its guess, and the dictionary. The slot's
+// position is the candidate that it covers: by canonical hash a slot holds at most
+// one position of each hash.
+//
+// Lookup goes down by contents: one edge probe and one [asm.ReadRun] a run, then
+// coverage of the slots still alive. The dictionary is not touched.
+//
+// # Ordering
+//
+// One writer, any number of readers. Readers load word by word; the writer stores
+// words in the order below, plainly where the machine keeps the order of stores.
+//
+//	change                   words                         published by
+//	------------------------ ----------------------------- ----------------------------
+//	new run                  header, content, entry        edge slot, one store
+//	append                   content beyond len            len, one store
+//	coverage, inline         -                             entry, one store
+//	coverage, by entry       -                             entry, one store
+//	entry -> bit             bit, then entry               bit
+//	bit -> entry             entry, then bit               bit
+//	holder block replaced    block; version odd            ext; version even
+//	shortened                version odd; gen+1, len       version even
+//	freed                    edge slot; version odd; gen+1 version even
+//	edge added               overflow counts               slot, one store
+//	edge removed             slot, then overflow counts    slot
+//	edge table grown         new table                     desc, one store
+//	gain below a gap         gap clock, gap stamp          entry or bit, afterwards
+//	move of a hash           all losses, in all runs       each its own entry
+//	                         then all gains, top down      each its own entry
+//
+// A reader of a run loads the version, the header with the entries before the gap
+// stamp, compares contents, takes coverage, and loads the version again. When it
+// changed, all of that is done again; after [spins] times the reader lets others
+// run and starts at the root. It never gives up with a part.
+//
+// # Why an answer is inside its bounds
+//
+// Not below: a position that a slot holds throughout the call is in the same run
+// and edge throughout, and its entry or bit is found, so it counts.
+//
+// Not above: let P1 .. Pk be what the reader saw a slot hold of the runs passed,
+// at times t1 < .. < tk. Then all were held together at some moment of the call.
+// By induction, let m be such a moment for P1 .. Pj, and g the last moment at or
+// before t(j+1) at which the slot gained what completes P(j+1). If g <= m, all are
+// held at m. Else the slot held everything above at g, so all are held at g:
+// for a gain while something above lacks puts a stamp into the run, newer than
+// what the gap clock said when the call began, and the reader, who loads the stamp
+// after the coverage, starts again. And what is above P(j+1) at g is what the
+// reader matched: a run's blocks below its length stay as they are while its
+// generation does, which the reader compares once it has read the child.
+//
+// A store that moves hashes takes all losses before all gains. So the state in
+// between has, for each chain, a depth between the one before and the one after:
+// where a loss lies above the first hole, the loss bounds the depth after, too;
+// else the first hole bounds the depth before.
+//
+// # Reclamation
+//
+// Nothing is ever unmapped while the core lives but the dictionary, which only the
+// writer sees. A piece of the arena is used again only as what it was: a run's
+// header stays a header of the same class, a holder block one of the same class.
+// So a reader with an old line number reads a version, a generation and a geometry
+// that fit the memory behind them, and then finds that the version has changed. A
+// replaced edge table's lines may become anything; its reader compares desc
+// before it follows a slot and before it says that there is none.
+//
+// # Limits
+//
+//   - 65,535 slots.
+//   - 512 blocks a run, so that an offset has 9 bits and a hole bitmap one line;
+//     8,388,607 runs, so that a position has 32.
+//   - Options.ArenaBytes, 64 GiB by default, in 32-bit line numbers. Past it stores
+//     are refused whole ([ErrArenaFull]). Removals, which may need a bitmap or a
+//     wider table, are not: a quarter of the bound and 64 MiB lie beyond it.
+//   - The dictionary grows by a quarter at a time, all positions at once: about 10
+//     ns for each.
+//
+// # Not supported
+//
+//   - Slots with engine hashes of their own for whole chains at the speed and size
+//     of shared ones: each such block is an exception of about 100 bytes of Go heap.
+//   - Giving memory back to the system: free pieces wait for use of their class.
+//   - A tail that nobody holds any more, in a run with four or more holders or
+//     above a child's offset, stays until those are gone.
