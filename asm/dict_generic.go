@@ -67,13 +67,14 @@ func matches(w, tags uint64) uint64 {
 func DictInsert(dict []uint64, keys []uint64, first uint32, hits []uint32) int {
 	n := 0
 	lines := uint64(len(dict) / DictLineWords)
-	for at := 0; at < len(keys); at += dictAhead {
-		group := keys[at:min(at+dictAhead, len(keys))]
-		dictTouch(dict, group, lines)
-		for i, key := range group {
-			line, tag := dictHash(key, lines)
-			if dictInsert(dict, line, lines, tag, first+uint32(at+i)) {
-				hits[n] = uint32(at + i)
+	var at, tag [dictAhead]uint64
+	for from := 0; from < len(keys); from += dictAhead {
+		group := keys[from:min(from+dictAhead, len(keys))]
+		dictHashes(group, lines, &at, &tag)
+		dictTouch(dict, at[:len(group)])
+		for i := range group {
+			if dictInsert(dict, at[i], lines, tag[i], first+uint32(from+i)) {
+				hits[n] = uint32(from + i)
 				n++
 			}
 		}
@@ -81,15 +82,21 @@ func DictInsert(dict []uint64, keys []uint64, first uint32, hits []uint32) int {
 	return n
 }
 
-// dictTouch loads the home lines of keys with nothing depending on the loads, so
-// that their misses overlap.
-func dictTouch(dict, keys []uint64, lines uint64) {
-	if len(dict) < 1<<16 || len(keys) < 4 {
+// dictHashes fills in the home lines and tags of up to dictAhead keys.
+func dictHashes(keys []uint64, lines uint64, at, tag *[dictAhead]uint64) {
+	for i, key := range keys {
+		at[i], tag[i] = dictHash(key, lines)
+	}
+}
+
+// dictTouch loads lines with nothing depending on the loads, so that their misses
+// overlap.
+func dictTouch(dict, lines []uint64) {
+	if len(dict) < 1<<16 || len(lines) < 4 {
 		return // the table fits the cache, or there is nothing to overlap
 	}
 	var sum uint64
-	for _, key := range keys {
-		line, _ := dictHash(key, lines)
+	for _, line := range lines {
 		sum |= dict[line*DictLineWords]
 	}
 	if sum == 0 {
@@ -160,12 +167,13 @@ func dictFree(w0, w1, t2 uint64) uint64 {
 func DictDelete(dict []uint64, keys []uint64, first uint32) int {
 	missing := 0
 	lines := uint64(len(dict) / DictLineWords)
-	for at := 0; at < len(keys); at += dictAhead {
-		group := keys[at:min(at+dictAhead, len(keys))]
-		dictTouch(dict, group, lines)
-		for i, key := range group {
-			line, tag := dictHash(key, lines)
-			if !dictDelete(dict, line, lines, tag, first+uint32(at+i)) {
+	var at, tag [dictAhead]uint64
+	for from := 0; from < len(keys); from += dictAhead {
+		group := keys[from:min(from+dictAhead, len(keys))]
+		dictHashes(group, lines, &at, &tag)
+		dictTouch(dict, at[:len(group)])
+		for i := range group {
+			if !dictDelete(dict, at[i], lines, tag[i], first+uint32(from+i)) {
 				missing++
 			}
 		}
@@ -218,9 +226,13 @@ func dictUncount(dict []uint64, line, passed, lines uint64) {
 // DictFind writes to out the positions whose tag is key's, in search order, and
 // returns how many there are, which may be more than out has room for.
 func DictFind(dict []uint64, key uint64, out []uint32) int {
-	n := 0
 	lines := uint64(len(dict) / DictLineWords)
 	line, tag := dictHash(key, lines)
+	return dictFind(dict, line, lines, tag, out)
+}
+
+func dictFind(dict []uint64, line, lines, tag uint64, out []uint32) int {
+	n := 0
 	tags := tag * dictOnes
 	for range lines {
 		l := (*[DictLineWords]uint64)(dict[line*DictLineWords:])
@@ -257,12 +269,14 @@ func DictFind(dict []uint64, key uint64, out []uint32) int {
 // Shape: len(out) >= len(keys).
 func DictProbe(dict []uint64, keys []uint64, out []uint32) {
 	lines := uint64(len(dict) / DictLineWords)
-	for at := 0; at < len(keys); at += dictAhead {
-		group := keys[at:min(at+dictAhead, len(keys))]
-		dictTouch(dict, group, lines)
-		for i, key := range group {
-			out[at+i] = 0
-			DictFind(dict, key, out[at+i:at+i+1])
+	var at, tag [dictAhead]uint64
+	for from := 0; from < len(keys); from += dictAhead {
+		group := keys[from:min(from+dictAhead, len(keys))]
+		dictHashes(group, lines, &at, &tag)
+		dictTouch(dict, at[:len(group)])
+		for i := range group {
+			out[from+i] = 0
+			dictFind(dict, at[i], lines, tag[i], out[from+i:from+i+1])
 		}
 	}
 }
