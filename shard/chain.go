@@ -24,10 +24,11 @@ type chainCore struct {
 	testHookLookup func()
 	_              [32]byte // up to a line of 64 bytes: what follows is written all the time
 
-	arena arena
-	runs  runs
-	dict  dict
-	slots [slotPages]*[slotPage]slotState
+	arena   arena
+	runs    runs
+	dict    dict
+	slots   [slotPages]*[slotPage]slotState
+	maxOpen slot // the largest ever open
 
 	blocksHeld uint64   // positions that anybody holds, but for stale runs
 	stale      []uint32 // runs whose count was put off, perhaps twice or freed
@@ -97,6 +98,7 @@ func (c *chainCore) open(s slot) {
 		panic("BUG: shard: open of slot in use")
 	}
 	*st = slotState{open: true}
+	c.maxOpen = max(c.maxOpen, s)
 }
 
 func (c *chainCore) close(s slot) {

@@ -186,6 +186,29 @@ func TestChainManySlots(t *testing.T) {
 	check()
 }
 
+// TestChooseExt holds that every geometry takes the holders it is chosen for.
+func TestChooseExt(t *testing.T) {
+	for whole := range 300 {
+		for partial := range 80 {
+			for _, maxWhole := range []slot{slot(whole), 640, 65_535} {
+				for _, table := range []int{0, 9, 40} {
+					g := chooseExt(whole, partial, maxWhole, max(maxWhole, 1000), table)
+					entries := partial
+					if g.width*64 <= int(maxWhole) {
+						entries += whole
+					}
+					if extLimit(g.table) < entries || g.table < table || extBits+g.width+g.table != int(pieceLines[g.class])*lineWords {
+						t.Fatalf("%d whole up to %d, %d partial, table %d: got %+v", whole, maxWhole, partial, table, g)
+					}
+				}
+			}
+		}
+	}
+	if g := chooseExt(65_535, 65_535, 65_535, 65_535, 0); g.class >= numPieces {
+		t.Errorf("the largest block wants class %d of %d", g.class, numPieces)
+	}
+}
+
 // TestChainEqualHashes: an engine that names all its blocks alike costs itself no
 // more than time in proportion.
 func TestChainEqualHashes(t *testing.T) {

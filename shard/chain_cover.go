@@ -87,7 +87,7 @@ func (c *chainCore) setHolding(line uint32, s slot, h holding) {
 	case free != nil:
 		storeWord(free, makeEntry(s, h.prefix, h.holes))
 	default:
-		c.rebuildExt(line, s, h, 0)
+		c.rebuildExt(line, s, h)
 	}
 }
 

@@ -149,7 +149,7 @@ func (c *chainCore) setExtHolding(line, ext uint32, s slot, h holding) {
 			return
 		case byBit:
 			if own == nil && !h.empty() && free == nil {
-				c.rebuildExt(line, s, h, g.table)
+				c.rebuildExt(line, s, h)
 				return
 			}
 			used := 0
@@ -176,7 +176,7 @@ func (c *chainCore) setExtHolding(line, ext uint32, s slot, h holding) {
 			return
 		}
 		if free == nil {
-			c.rebuildExt(line, s, h, g.table)
+			c.rebuildExt(line, s, h)
 			return
 		}
 		used := 0
@@ -244,22 +244,27 @@ func (c *chainCore) holders(line uint32) int {
 	return n
 }
 
-// extTableFor returns the entries that a table of n wants.
+// extTableFor returns the entries that a table of n wants. Any larger table has
+// room for them, too: the smallest with a limit takes six.
 func extTableFor(n int) int {
-	if n < lineWords {
+	if n <= extLimit(lineWords+1) {
 		return n + 1
 	}
 	return n*4/3 + 2
 }
 
 // chooseExt returns the smallest geometry for whole holders, of which the largest
-// is maxWhole, and partial ones, with at least table entries in its table.
-func chooseExt(whole, partial int, maxWhole slot, table int) extShape {
+// is maxWhole, and partial ones, with at least table entries in its table. A
+// bitset takes in further slots up to top, the largest ever open, as far as that
+// doubles it.
+func chooseExt(whole, partial int, maxWhole, top slot, table int) extShape {
 	only := max(extTableFor(whole+partial), table)
 	width := int(maxWhole)/64 + 1
 	with := max(extTableFor(partial), table)
 	if whole == 0 || only < width+with {
 		width, with = 0, only
+	} else {
+		width = max(width, min(2*width, int(top)/64+1, only-with))
 	}
 	words := extBits + width + with
 	class := classExt
@@ -269,11 +274,11 @@ func chooseExt(whole, partial int, maxWhole slot, table int) extShape {
 	return extShape{width: width, table: int(pieceLines[class])*lineWords - extBits - width, class: class}
 }
 
-// rebuildExt gives the run at line a new external block, in which s holds h. A
-// table of oldTable entries, when not 0, was too small; it grows even when only
-// its shadows and dead entries are in the way, up to an entry for each holder, so
-// that slots going to and fro rebuild ever less often.
-func (c *chainCore) rebuildExt(line uint32, s slot, h holding, oldTable int) {
+// rebuildExt gives the run at line a new external block, in which s holds h. Where
+// mostly shadows and dead entries were in the way, the table grows all the same,
+// up to an entry for each holder, so that slots going to and fro rebuild ever less
+// often.
+func (c *chainCore) rebuildExt(line uint32, s slot, h holding) {
 	length := c.runLen(line)
 	whole, partial, maxWhole := 0, 0, slot(0)
 	count := func(s slot, h holding) {
@@ -292,8 +297,14 @@ func (c *chainCore) rebuildExt(line uint32, s slot, h holding, oldTable int) {
 	if !h.empty() {
 		count(s, h)
 	}
-	table := min(2*oldTable, extTableFor(whole+partial))
-	g := chooseExt(whole, partial, maxWhole, table)
+	table := 0
+	if old := c.ext(line); old != 0 {
+		_, live := c.extCount(old)
+		if used := int(*c.arena.w(old, extMoves) >> 32); used >= 2*live {
+			table = min(2*c.extShape(old).table, extTableFor(whole+partial))
+		}
+	}
+	g := chooseExt(whole, partial, maxWhole, c.maxOpen, table)
 	ext := c.arena.take(g.class)
 	storeWord(c.arena.w(ext, extCounts), 0)
 	storeWord(c.arena.w(ext, extMoves), 0)
@@ -355,7 +366,7 @@ func (c *chainCore) slimExt(line, ext uint32) {
 	g := c.extShape(ext)
 	if whole+entries > 2 {
 		if g.table > 4*extTableFor(whole+entries+lineWords) || g.width > 4*extTableFor(whole+lineWords) {
-			c.rebuildExt(line, 0, holding{}, 0)
+			c.rebuildExt(line, 0, holding{})
 		}
 		return
 	}

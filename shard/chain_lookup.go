@@ -260,7 +260,7 @@ func (w *walker) listExt(ext uint32, n int) {
 	for i := range t.entries {
 		e := atomic.LoadUint64(&t.entries[i])
 		depth := min(n, int(uint16(e>>entryPrefix)))
-		if depth == 0 || w.listed(entrySlot(e), byBit) {
+		if depth == 0 || int(entrySlot(e)) < len(t.bits)*64 && w.listed(entrySlot(e), byBit) {
 			continue
 		}
 		w.dst = append(w.dst, slotDepth{slot: entrySlot(e), depth: uint32(depth)})

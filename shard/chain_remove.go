@@ -15,6 +15,9 @@ import (
 func (c *chainCore) remove(s slot, engines []kv.EngineHash, unknown []kv.EngineHash) []kv.EngineHash {
 	st := c.slot(s)
 	es := engineWords(engines)
+	if st.exc != nil {
+		return c.removeMoved(s, st, es, unknown)
+	}
 	for i := 0; i < len(es); {
 		p := c.mappedNear(s, st, es[i])
 		if p == 0 {
@@ -24,13 +27,6 @@ func (c *chainCore) remove(s slot, engines []kv.EngineHash, unknown []kv.EngineH
 		}
 		line := c.runs.at(p >> offsetBits).line
 		off := int(p & posOffset)
-		if st.exc != nil {
-			if st.dropHash(p, es[i]) {
-				c.uncover(line, s, st, off, off+1)
-			}
-			i++
-			continue
-		}
 		lo, hi := c.extent(s, line, off, es[i+1:])
 		c.uncover(line, s, st, lo, hi)
 		i += hi - lo
@@ -45,10 +41,28 @@ func (c *chainCore) remove(s slot, engines []kv.EngineHash, unknown []kv.EngineH
 	return unknown
 }
 
-// mappedNear is [chainCore.mapped] that tries the removal cursor first: engines
-// give blocks up from a chain's end upwards, over many events.
+// removeMoved is remove for a slot with exceptions: hash by hash in the overlays,
+// whose net effect is published.
+func (c *chainCore) removeMoved(s slot, st *slotState, engines []uint64, unknown []kv.EngineHash) []kv.EngineHash {
+	for _, e := range engines {
+		p := c.mapped(s, st, e)
+		if p == 0 {
+			unknown = append(unknown, kv.EngineHash(e))
+			continue
+		}
+		c.unmap(s, st, p, e)
+	}
+	c.publish(s, st)
+	c.settle()
+	runtime.KeepAlive(c)
+	return unknown
+}
+
+// mappedNear is [chainCore.mapped], for a slot without exceptions, that tries the
+// removal cursor first: engines give blocks up from a chain's end upwards, over
+// many events.
 func (c *chainCore) mappedNear(s slot, st *slotState, e uint64) uint32 {
-	if p := st.cursor; st.exc == nil && c.isCanonical(p, e) && c.covers(s, p) {
+	if p := st.cursor; c.isCanonical(p, e) && c.covers(s, p) {
 		return p
 	}
 	return c.mapped(s, st, e)
