@@ -55,16 +55,19 @@ func newChain(t testing.TB, o Options) *chainCore {
 // the same place. What it holds is of another chain.
 func TestChainShortenedMeanwhile(t *testing.T) {
 	c := newChain(t, Options{})
-	c.open(1)
-	c.open(2)
+	for s := range slot(3) {
+		c.open(s + 1)
+	}
 	mustStore(t, c, 1, []kv.ContentHash{1, 2, 3, 4})
 	mustStore(t, c, 2, []kv.ContentHash{1})
+	mustStore(t, c, 3, []kv.ContentHash{1, 2, 3, 5})
 	steps := 0
 	c.testHookLookup = func() {
 		if steps++; steps != 3 { // before the second step
 			return
 		}
 		c.clear(1)
+		c.clear(3)
 		mustStore(t, c, 1, []kv.ContentHash{1, 8, 9, 4})
 		mustStore(t, c, 1, []kv.ContentHash{1, 8, 9, 5})
 	}

@@ -46,6 +46,7 @@ func (c *chainCore) check() {
 		if info := c.runs.at(idx); info.line != 0 {
 			k.must(info.children == k.children[info.line], "run %d: %d children, says %d", idx, k.children[info.line], info.children)
 			k.must(info.maxChild >= k.maxChild[info.line], "run %d: a child at %d past %d", idx, k.maxChild[info.line], info.maxChild)
+			k.must(c.shape(info.line)&flagParent != 0 == (info.children > 0), "run %d: %d children, flag wrong", idx, info.children)
 			k.must(!info.mark, "run %d: still marked", idx)
 		}
 	}

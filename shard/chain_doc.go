@@ -83,6 +83,7 @@ package shard
 //	bit -> entry             entry, then bit               bit
 //	holder block replaced    block; version odd            ext; version even
 //	shortened                version odd; gen+1, len       version even
+//	first child, last child  parent flag                   before the edge, after it
 //	freed                    edge slot; version odd; gen+1 version even
 //	edge added               overflow counts               slot, one store
 //	edge removed             slot, then overflow counts    slot

@@ -54,6 +54,7 @@ type walker struct {
 	line  uint32 // of the last run passed
 	gen   uint32 // its generation
 	off   int    // blocks of it that matched
+	leaf  bool   // nothing hung below it when its header was read
 }
 
 // outcome of reading a run.
@@ -76,7 +77,7 @@ func (w *walker) run() outcome {
 			hook()
 		}
 		switch out := w.step(); {
-		case out == readOther || out == readDone && w.alive == 0:
+		case out == readOther || out == readDone && (w.alive == 0 || w.leaf):
 			return readDone
 		case out != readDone:
 			return out
@@ -168,6 +169,7 @@ func (w *walker) pass(line uint32, key, root uint64) outcome {
 			w.alive = len(w.dst) - w.base
 		}
 		w.line, w.gen, w.off = line, uint32(head[runShape]), n
+		w.leaf = head[runShape]&flagParent == 0
 		w.depth += n
 		w.thin()
 		return readDone

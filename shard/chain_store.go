@@ -73,8 +73,7 @@ func (c *chainCore) locate(ns uint64, at place, contents []uint64) (known int, e
 			at.off += uint16(n)
 			continue
 		}
-		info := c.runs.at(c.index(at.line))
-		if info.children == 0 || info.maxChild < at.off {
+		if shape&flagParent == 0 || c.runs.at(c.index(at.line)).maxChild < at.off {
 			return known, at
 		}
 		child := c.edges.find(c, childKey(at), 0, contents[known])

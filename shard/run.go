@@ -46,6 +46,9 @@ const (
 	// flagDup: an engine hash here may be another position's, too. Never cleared
 	// while the run lives.
 	flagDup = 1 << 49
+	// flagParent: something hangs below. Set before the first edge is there,
+	// cleared after the last is gone, so that a reader without it need not look.
+	flagParent = 1 << 50
 
 	shapeLen   = 32
 	shapeClass = 56
@@ -192,6 +195,8 @@ func (c *chainCore) newRun(ns uint64, at place, contents, engines []uint64) (lin
 		info.root = up.root
 		up.children++
 		up.maxChild = max(up.maxChild, at.off)
+		w := c.arena.w(at.line, runShape)
+		storeWord(w, *w|flagParent)
 	}
 	a := &c.arena
 	shape := a.w(line, runShape)
@@ -250,6 +255,8 @@ func (c *chainCore) freeRun(line uint32) (parentLine uint32) {
 		u := c.runs.at(c.index(up.line))
 		if u.children--; u.children == 0 {
 			u.maxChild = 0
+			w := c.arena.w(up.line, runShape)
+			storeWord(w, *w&^flagParent)
 		}
 	}
 	c.begin(line)
