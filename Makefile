@@ -29,8 +29,7 @@ run: build
 	@exec bin/harness run $(ARGS)
 
 test: need
-	go vet ./...
-	go test -count=1 -timeout 10m ./...
+	@bash .ci/test
 
 test-long: build
 	@bash .ci/test-long
