@@ -92,7 +92,7 @@ func dictHashes(keys []uint64, lines uint64, at, tag *[dictAhead]uint64) {
 // dictTouch loads lines with nothing depending on the loads, so that their misses
 // overlap.
 func dictTouch(dict, lines []uint64) {
-	if len(dict) < 1<<16 || len(lines) < 4 {
+	if len(dict) < 1<<14 || len(lines) < 4 {
 		return // the table fits the cache, or there is nothing to overlap
 	}
 	var sum uint64

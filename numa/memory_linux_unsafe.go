@@ -119,7 +119,8 @@ func (r *Region) Resident() (uint64, error) {
 	return resident, nil
 }
 
-// NewBlock returns a block of words uint64s.
+// NewBlock returns a block of words uint64s, all of it in memory: whoever wants one
+// is about to write everywhere in it.
 //
 // Errors: the kernel's when there is no memory to be had.
 func NewBlock(words int) (*Block, error) {
@@ -131,6 +132,9 @@ func NewBlock(words int) (*Block, error) {
 	if size >= HugePage {
 		adviseHuge(raw)
 	}
+	// All pages at once cost a fraction of a fault for each. Kernels before 5.14 do
+	// not know it and fault as they go.
+	_ = unix.Madvise(raw, unix.MADV_POPULATE_WRITE)
 	usage.blocks.Add(int64(words) * 8)
 	return &Block{words: unsafe.Slice((*uint64)(unsafe.Pointer(&raw[0])), words), raw: raw}, nil
 }
