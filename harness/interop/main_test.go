@@ -80,7 +80,7 @@ func inNamespace(t *testing.T, timeout time.Duration, prepare func()) bool {
 	case err != nil:
 		t.Fatal(err)
 	}
-	skipped := ""
+	skipped, said := "", ""
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -88,10 +88,11 @@ func inNamespace(t *testing.T, timeout time.Duration, prepare func()) bool {
 		if strings.HasPrefix(line, "=== ") || line == "PASS" {
 			continue
 		}
-		if strings.HasPrefix(line, "--- SKIP: "+t.Name()+" ") && lines.Scan() {
-			skipped = strings.TrimSpace(lines.Text())
+		if strings.HasPrefix(line, "--- SKIP: "+t.Name()+" ") {
+			skipped = strings.TrimSpace(said) // the reason stands before the result
 			continue
 		}
+		said = line
 		fmt.Println("    |", strings.TrimPrefix(line, "    "))
 	}
 	if err := cmd.Wait(); err != nil {
