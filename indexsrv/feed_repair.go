@@ -5,6 +5,7 @@
 package indexsrv
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"time"
@@ -201,6 +202,10 @@ func (f *Feed) ReplayBatch(id, seq uint64, payload []byte, now time.Time) {
 	}
 	first := !r.got
 	if !first && seq <= r.prev {
+		if f.answered(seq, payload) {
+			f.counts.duplicates++
+			return
+		}
 		// An answer counts up; one that does not is of two lives.
 		f.ReplayFailed(id, fmt.Errorf("batch %d after %d", seq, r.prev), now)
 		return
@@ -225,6 +230,18 @@ func (f *Feed) ReplayBatch(id, seq uint64, payload []byte, now time.Time) {
 		}
 		f.fill(seq, payload, now)
 	}
+}
+
+// answered reports whether the answer under way has brought just this batch: a
+// message delivered twice says nothing about whose life it is of.
+func (f *Feed) answered(seq uint64, payload []byte) bool {
+	if r := &f.repair; r.resyncing {
+		return seq < uint64(len(r.whole)) && bytes.Equal(r.whole[seq], payload)
+	}
+	sum := digest(payload)
+	return f.history.get(seq) == sum ||
+		f.holds(seq) && digest(f.held[seq].payload) == sum ||
+		f.bad.open && f.bad.seq == seq && f.bad.sum == sum
 }
 
 // unproven takes an answer that cannot show whose life it is of. The first time

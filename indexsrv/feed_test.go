@@ -239,6 +239,45 @@ func TestHoleInAnswer(t *testing.T) {
 	}
 }
 
+// An answer that brings each message twice, at once or as a whole, is not of two
+// lives, and an undecodable one is not asked for twice by coming twice.
+func TestAnswerTwice(t *testing.T) {
+	p := [][]byte{payload(storeOf(0, 1)), payload(storeOf(0, 2)), payload(storeOf(0, 3)), payload(storeOf(0, 4))}
+	for name, order := range map[string][]uint64{
+		"each":        {0, 0, 1, 1, 2, 2, 3, 3},
+		"whole":       {0, 1, 2, 3, 0, 1, 2, 3},
+		"before hole": {0, 0, 3, 3},
+	} {
+		f := newFeedTest(t, true, nil).connect()
+		id := f.asked(0)
+		for _, seq := range order {
+			f.ReplayBatch(id, seq, p[seq], f.now)
+		}
+		f.ReplayEnd(id, f.now)
+		if name == "before hole" {
+			f.wantState(StateDegraded)
+			f.answer(f.asked(0), 0, p...)
+		}
+		f.want(1, 2, 3, 4)
+		f.wantState(StateActive)
+		if st := f.Status(); st.Recovered != 4 || st.Lost != 0 || st.Restarts != 0 || st.Duplicates != uint64(len(order)/2) {
+			t.Errorf("%s: got %s; want 4 recovered, none lost, no restart, %d duplicates", name, statusLine(st), len(order)/2)
+		}
+	}
+
+	f := newFeedTest(t, true, nil).connect()
+	id := f.asked(0)
+	f.ReplayBatch(id, 0, []byte("x"), f.now)
+	f.ReplayBatch(id, 0, []byte("x"), f.now)
+	f.ReplayEnd(id, f.now)
+	f.now = f.now.Add(time.Second)
+	f.answer(f.asked(0), 0, p...)
+	f.want(1, 2, 3, 4)
+	if st := f.Status(); st.Lost != 0 {
+		t.Errorf("undecodable twice in one answer: got %s; want none lost", statusLine(st))
+	}
+}
+
 // What the replay does not have is lost: counted, visible, and the newer batches
 // go on.
 func TestGapLost(t *testing.T) {
