@@ -248,7 +248,7 @@ func (s *script) run(t *testing.T, c core, seed uint64, readers int) int64 {
 // TestChainBounds races readers against a writer and holds every single answer
 // inside its bounds.
 func TestChainBounds(t *testing.T) {
-	seeds, commands := uint64(longtest.N(2, 20)), longtest.N(4000, 10000)
+	seeds, commands := uint64(longtest.N(2, 10)), longtest.N(4000, 10000)
 	for _, shape := range []struct{ slots, blocks int }{{3, 12}, {8, 40}, {70, 24}, {4, 700}} {
 		t.Run(fmt.Sprintf("%d-slots-%d-blocks", shape.slots, shape.blocks), func(t *testing.T) {
 			total := int64(0)
@@ -270,7 +270,7 @@ func TestChainBounds(t *testing.T) {
 // between two reads, for some commands at a time, and holds the answers inside
 // their bounds.
 func TestChainInterleaved(t *testing.T) {
-	seeds, commands := uint64(longtest.N(20, 200)), 3000
+	seeds, commands := uint64(longtest.N(20, 100)), 3000
 	for _, shape := range []struct{ slots, blocks int }{{3, 12}, {8, 40}, {70, 24}, {4, 700}} {
 		t.Run(fmt.Sprintf("%d-slots-%d-blocks", shape.slots, shape.blocks), func(t *testing.T) {
 			t.Parallel()

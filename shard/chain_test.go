@@ -361,7 +361,7 @@ var loads = map[string]load{
 
 // TestChainAgainstNaive runs random streams against plain maps.
 func TestChainAgainstNaive(t *testing.T) {
-	seeds, steps := uint64(longtest.N(2, 12)), longtest.N(250, 600)
+	seeds, steps := uint64(longtest.N(2, 8)), longtest.N(250, 500)
 	for name, l := range loads {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
