@@ -24,11 +24,16 @@ type arenaMemory struct {
 
 // reserve bounds the arena to what a heap can carry.
 func (a *arena) reserve() error {
-	a.hard = min(a.hard, heapLines)
-	a.soft = min(a.soft, a.hard)
+	if a.hard > heapLines {
+		a.hard = heapLines
+		a.soft = min(a.soft, a.hard-a.hard/4)
+	}
 	a.slabs = make([][]uint64, a.hard/slabLines+1)
 	return nil
 }
+
+// ensure is for systems that may refuse memory: the Go heap ends the process.
+func (a *arena) ensure(uint64) bool { return true }
 
 // grow makes n lines usable at next or after it, and returns the first.
 func (a *arena) grow(next, n uint32) uint32 {

@@ -26,14 +26,21 @@ func (a *arena) reserve() error {
 		r, err := numa.Reserve(uint64(a.hard) * lineBytes)
 		if err == nil {
 			a.region, a.base = r, r.Base()
-			a.soft = min(a.soft, a.hard)
 			return nil
 		}
 		if a.hard <= arenaSlackLines {
 			return err
 		}
 		a.hard /= 2
+		a.soft = min(a.soft, a.hard-a.hard/4)
 	}
+}
+
+// ensure makes sure that the system gives n more lines, and some for what cannot be
+// refused.
+func (a *arena) ensure(n uint64) bool {
+	end := (uint64(a.next)+n)*lineBytes + numa.HugePage
+	return end <= a.region.Committed() || a.region.Commit(min(end, a.region.Reserved())) == nil
 }
 
 // grow makes n lines usable at next or after it, and returns the first.

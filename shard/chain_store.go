@@ -113,7 +113,7 @@ func (c *chainCore) reserve(end place, n int) error {
 	if dictLines > 0 {
 		lines += dictLines - c.arena.outside
 	}
-	if lines+slabWaste > c.arena.room() || c.runs.full(made) {
+	if lines+slabWaste > c.arena.room() || c.runs.full(made) || !c.arena.ensure(lines) {
 		return ErrArenaFull
 	}
 	c.edges.reserve(c, made)
