@@ -27,7 +27,7 @@ type metrics struct {
 	registry *prometheus.Registry
 
 	lookup histogram // one index lookup
-	apply  histogram // one message from socket to index
+	apply  histogram // one live message from socket to index
 	panics atomic.Uint64
 
 	// requests by route (the last: unknown path) and status (the last: others).
@@ -86,7 +86,7 @@ var (
 	descPanics   = desc("http_panics_total", "HTTP requests that met a fault in this program.")
 	descLogs     = desc("log_lines_dropped_total", "Log lines dropped because the sink was slow.")
 	descLookup   = desc("lookup_seconds", "Time of one index lookup.")
-	descApply    = desc("apply_seconds", "Time to apply one message of a stream, from socket to index.")
+	descApply    = desc("apply_seconds", "Time to apply one live message of a stream, from socket to index; replayed ones are not in it.")
 
 	descHolders     = desc("index_holders", "(worker, rank) pairs the index knows, those being cleaned up included.")
 	descMemberships = desc("index_memberships", "Blocks held, each counted once for each holder.")
