@@ -162,7 +162,7 @@ func (c *chainCore) isCanonical(p uint32, e uint64) bool {
 	info := c.runs.at(idx)
 	off := int(p & posOffset)
 	return info.line != 0 && off < int(runCap[info.class]) &&
-		c.engineAt(info.line, info.class, off) == e && off < c.runLen(info.line)
+		c.engineOf(p) == e && off < c.runLen(info.line)
 }
 
 // holdsCanonical reports whether s holds the live position p by its canonical

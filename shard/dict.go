@@ -99,12 +99,10 @@ func (c *chainCore) enter(line, idx uint32, off int, engines []uint64) {
 			if p == own {
 				continue
 			}
-			info := c.runs.at(p >> offsetBits)
-			other := int(p & posOffset)
 			// The position may be one of this very batch, not yet within len.
-			if c.engineAt(info.line, info.class, other) == engines[i] {
+			if c.engineOf(p) == engines[i] {
 				c.markDup(line)
-				c.markDup(info.line)
+				c.markDup(c.runs.at(p >> offsetBits).line)
 			}
 		}
 	}

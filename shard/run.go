@@ -150,6 +150,14 @@ func (c *chainCore) engines(line uint32, class uint8, lo, hi int) []uint64 {
 	return c.arena.words(line, runContent+int(runCap[class])+lo, hi-lo)
 }
 
+// engineOf is the engine hash that the dictionary has p for. p is a position
+// within its run's capacity, not necessarily within its length: the hashes of a
+// batch stand there before they are entered.
+func (c *chainCore) engineOf(p uint32) uint64 {
+	info := c.runs.at(p >> offsetBits)
+	return c.engineAt(info.line, info.class, int(p&posOffset))
+}
+
 // engineAt is the canonical engine hash of the position at off.
 func (c *chainCore) engineAt(line uint32, class uint8, off int) uint64 {
 	return *c.arena.w(line, runContent+int(runCap[class])+off)
