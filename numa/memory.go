@@ -34,6 +34,7 @@ func Used() Usage {
 type Block struct {
 	words []uint64
 	raw   []byte // the mapping; nil on the Go heap
+	binding
 }
 
 // Words returns the memory. The slice is valid until Release.

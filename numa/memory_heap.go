@@ -4,11 +4,22 @@
 
 package numa
 
-// NewBlock returns a block of words uint64s on the Go heap. It never fails.
-func NewBlock(words int) (*Block, error) {
+// NewBlock returns a block of words uint64s on the Go heap, which lies anywhere.
+// It never fails.
+func NewBlock(words int, p Placement) (*Block, error) {
+	b := &Block{words: make([]uint64, words)}
+	if !p.Anywhere() {
+		b.set(p, PolicyFirstTouch, "on the Go heap, which is placed nowhere")
+	}
 	usage.blocks.Add(int64(words) * 8)
-	return &Block{words: make([]uint64, words)}, nil
+	return b, nil
 }
+
+// PagesByNode returns nothing: pages of the Go heap are not asked for.
+func (b *Block) PagesByNode(int) ([]NodePages, error) { return nil, nil }
+
+// Placed returns what became of the placement asked for.
+func (b *Block) Placed() Placed { return b.placed() }
 
 // Release gives the block back. Nobody may touch its words any more.
 func (b *Block) Release() error {

@@ -7,7 +7,7 @@ import "testing"
 func TestBlock(t *testing.T) {
 	before := Used().Blocks
 	for _, words := range []int{1, 8, 512, 1 << 19} {
-		b, err := NewBlock(words)
+		b, err := NewBlock(words, Placement{})
 		if err != nil {
 			t.Fatalf("NewBlock(%d): %v", words, err)
 		}

@@ -11,7 +11,7 @@ import "testing"
 func TestRegion(t *testing.T) {
 	const size = 64 << 30
 	before := Used()
-	r, err := Reserve(size)
+	r, err := Reserve(size, Placement{})
 	if err != nil {
 		t.Fatalf("Reserve: %v", err)
 	}

@@ -5,6 +5,8 @@
 
 package shard
 
+import "kindex/numa"
+
 // lineWords is the number of uint64 words in a line; lineBytes its size. A line
 // is the machine's cache line; arenas begin at one.
 const (
@@ -102,6 +104,7 @@ type span struct{ line, n uint32 }
 // may call for a line that reached them through the structure.
 type arena struct {
 	arenaMemory
+	placement numa.Placement // of all that the index keeps outside the heap
 
 	next  uint32 // first line never handed out
 	soft  uint32 // stores are refused past it

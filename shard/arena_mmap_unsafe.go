@@ -23,7 +23,7 @@ type arenaMemory struct {
 // machine's limits do not allow it.
 func (a *arena) reserve() error {
 	for {
-		r, err := numa.Reserve(uint64(a.hard) * lineBytes)
+		r, err := numa.Reserve(uint64(a.hard)*lineBytes, a.placement)
 		if err == nil {
 			a.region, a.base = r, r.Base()
 			return nil

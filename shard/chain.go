@@ -73,6 +73,7 @@ var _ core = (*chainCore)(nil)
 // Errors: the kernel's, when not even a small address space can be had.
 func newChainCore(o Options) (*chainCore, error) {
 	c := &chainCore{found: make([]uint32, candidates)}
+	c.arena.placement = o.Placement
 	if err := c.arena.init(o.ArenaBytes); err != nil {
 		return nil, err
 	}

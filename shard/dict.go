@@ -54,7 +54,7 @@ func (d *dict) linesFor(n uint64) uint64 {
 // It is called before a run or an append becomes live, so that no position is
 // entered twice. Cost: all positions.
 func (c *chainCore) growDict(lines uint64) error {
-	block, err := numa.NewBlock(int(lines) * asm.DictLineWords)
+	block, err := numa.NewBlock(int(lines)*asm.DictLineWords, c.arena.placement)
 	if err != nil {
 		return ErrArenaFull
 	}

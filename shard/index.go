@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"kindex/internal/kv"
+	"kindex/numa"
 )
 
 // Holder names one (worker, rank) within an index. Numbers are never used
@@ -141,6 +142,8 @@ type Options struct {
 	MaxOrphanBytes  uint64 // default 64 MiB, tokens included
 	// ArenaBytes bounds the off-heap arena's address space.
 	ArenaBytes uint64 // default: what the implementation states
+	// Placement is where memory outside the Go heap lies.
+	Placement numa.Placement // default: anywhere
 }
 
 func (o *Options) setDefaults() {

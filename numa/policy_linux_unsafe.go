@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package numa
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// bind tells the kernel where the untouched memory of size bytes at base is to
+// lie: p's nodes. It holds for address space, too, that gets memory later.
+func (b *binding) bind(base unsafe.Pointer, size uint64, p Placement) {
+	if p.Anywhere() {
+		return
+	}
+	mode, policy := uintptr(unix.MPOL_INTERLEAVE), PolicyInterleaved
+	if _, one := p.Node(); one {
+		mode, policy = unix.MPOL_BIND, PolicyBound
+	}
+	if err := mbind(base, size, mode, p.nodes); err != nil {
+		// It goes on near the thread that touches it first: its owner's, which is
+		// pinned where it should lie.
+		b.set(p, PolicyFirstTouch, err.Error())
+		return
+	}
+	b.set(p, policy, "")
+}
+
+// sizeUp is called before step bytes at where are taken. When the node that they
+// are bound to is short of memory, they and all to come, rest bytes, are merely
+// preferred there from now on.
+func (b *binding) sizeUp(where unsafe.Pointer, step, rest uint64) {
+	p := b.placed()
+	node, one := p.Want.Node()
+	if !one || p.Policy != PolicyBound {
+		return
+	}
+	ok, why := b.fits(node, step)
+	if ok {
+		return
+	}
+	if err := mbind(where, rest, unix.MPOL_PREFERRED, p.Want.nodes); err != nil {
+		b.set(p.Want, PolicyBound, err.Error()) // it was allowed once; bound it stays
+		return
+	}
+	b.set(p.Want, PolicyPreferred, why)
+}
+
+// mbind sets the policy of address space.
+func mbind(base unsafe.Pointer, size uint64, mode uintptr, nodes []int) error {
+	var mask nodeMask
+	for _, id := range nodes {
+		mask.add(id)
+	}
+	// One more than there are: the kernel takes a bit off.
+	_, _, errno := unix.Syscall6(unix.SYS_MBIND, uintptr(base), uintptr(size), mode, uintptr(unsafe.Pointer(&mask[0])), maxNodes+1, 0)
+	if errno != 0 {
+		return fmt.Errorf("mbind to nodes %s: %w", formatList(nodes), errno)
+	}
+	return nil
+}
+
+// populate takes memory for size bytes at base. All pages at once cost a
+// fraction of a fault for each. Kernels before 5.14 do not know it and fault as
+// they go.
+func populate(base unsafe.Pointer, size uint64) error {
+	err := unix.Madvise(unsafe.Slice((*byte)(base), size), unix.MADV_POPULATE_WRITE)
+	if err == nil || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
+		return nil
+	}
+	return err
+}
+
+// adviseHuge asks for huge pages. A kernel without them goes on with small ones.
+func adviseHuge(base unsafe.Pointer, size uint64) {
+	_ = unix.Madvise(unsafe.Slice((*byte)(base), size), unix.MADV_HUGEPAGE)
+}
+
+// pagesByNode asks the kernel where samples places of size bytes at base lie.
+// Places without memory are not counted.
+func pagesByNode(base unsafe.Pointer, size uint64, samples int) ([]NodePages, error) {
+	page := uint64(os.Getpagesize())
+	n := min(uint64(max(samples, 1)), size/page)
+	if n == 0 {
+		return nil, nil
+	}
+	at, on := make([]unsafe.Pointer, n), make([]int32, n)
+	for i := range at {
+		at[i] = unsafe.Add(base, size/page*uint64(i)/n*page)
+	}
+	// Without a list of nodes it moves nothing and says where each page is.
+	_, _, errno := unix.Syscall6(unix.SYS_MOVE_PAGES, 0, uintptr(n), uintptr(unsafe.Pointer(&at[0])), 0, uintptr(unsafe.Pointer(&on[0])), 0)
+	if errno != 0 {
+		return nil, fmt.Errorf("numa: move_pages: %w", errno)
+	}
+	var out []NodePages
+	for _, id := range on {
+		if id < 0 {
+			continue
+		}
+		i, ok := slices.BinarySearchFunc(out, int(id), func(p NodePages, id int) int { return p.Node - id })
+		if !ok {
+			out = slices.Insert(out, i, NodePages{Node: int(id)})
+		}
+		out[i].Pages++
+	}
+	return out, nil
+}
