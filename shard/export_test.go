@@ -2,10 +2,26 @@
 
 package shard
 
+import "fmt"
+
 // Check panics when an invariant of idx's structure is broken. An index without
 // a core has none to check.
 func Check(idx Index) {
-	if s, ok := idx.(*Shard); ok {
+	switch s := idx.(type) {
+	case *Shard:
 		s.core.check()
+		s.checkLoad()
+	case *Sharded:
+		for _, sh := range s.shards {
+			Check(sh)
+		}
+	}
+}
+
+// checkLoad panics when the running count of memberships is wrong.
+func (s *Shard) checkLoad() {
+	memberships, holders := s.Load()
+	if st := s.Stats(); st.Memberships != memberships || st.Holders != holders {
+		panic(fmt.Sprintf("BUG: shard: load is %d memberships, %d holders, counted %d, %d", memberships, holders, st.Memberships, st.Holders))
 	}
 }

@@ -144,6 +144,10 @@ type Options struct {
 	ArenaBytes uint64 // default: what the implementation states
 	// Placement is where memory outside the Go heap lies.
 	Placement numa.Placement // default: anywhere
+	// FirstHolder is the first holder's number, HolderStride the difference of two
+	// that follow each other: several indexes can share one space of numbers.
+	FirstHolder  Holder // default 1
+	HolderStride uint32 // default 1
 }
 
 func (o *Options) setDefaults() {
@@ -152,6 +156,12 @@ func (o *Options) setDefaults() {
 	}
 	if o.MaxOrphanBytes == 0 {
 		o.MaxOrphanBytes = 64 << 20
+	}
+	if o.FirstHolder == 0 {
+		o.FirstHolder = 1
+	}
+	if o.HolderStride == 0 {
+		o.HolderStride = 1
 	}
 }
 

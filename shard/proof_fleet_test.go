@@ -31,24 +31,26 @@ func kinds() []string {
 // maker makes one empty index.
 type maker func(shard.Options) (shard.Index, error)
 
-// subject is what a proof is run over: a way to make an index, and how many of
-// them share the holders.
+// subject is what a proof is run over: a way to make an index, and how many
+// indexes, each asked by itself, share the holders.
 type subject struct {
 	name   string
 	make   maker
 	shards int
 }
 
-// subjects returns every kind under proof, as one index and as several.
+// subjects returns every kind under proof, once with each number of shards.
 func subjects(shards ...int) []subject {
 	var all []subject
 	for _, k := range kinds() {
 		for _, n := range shards {
-			name := k
-			if n > 1 {
-				name = fmt.Sprintf("%s x%d", k, n)
+			if n == 1 {
+				all = append(all, subject{k, func(o shard.Options) (shard.Index, error) { return shard.New(k, o) }, 1})
+				continue
 			}
-			all = append(all, subject{name, func(o shard.Options) (shard.Index, error) { return shard.New(k, o) }, n})
+			all = append(all, subject{fmt.Sprintf("%s in %d shards", k, n), func(o shard.Options) (shard.Index, error) {
+				return shard.NewSharded(k, slices.Repeat([]shard.Options{o}, n)...)
+			}, 1})
 		}
 	}
 	return all

@@ -64,7 +64,7 @@ type refOrphan struct {
 // NewReference returns an empty reference index.
 func NewReference(o Options) *Reference {
 	o.setDefaults()
-	return &Reference{opts: o, roots: map[kv.Namespace]*refNode{}, holders: map[Holder]*refHolder{}}
+	return &Reference{opts: o, roots: map[kv.Namespace]*refNode{}, holders: map[Holder]*refHolder{}, next: o.FirstHolder}
 }
 
 // AddHolder implements [Index].
@@ -74,13 +74,14 @@ func (r *Reference) AddHolder(m kv.ModelKey) (Holder, error) {
 	if len(r.holders) >= MaxHolders {
 		return 0, ErrHolders
 	}
-	r.next++
-	r.holders[r.next] = &refHolder{
+	id := r.next
+	r.next += Holder(r.opts.HolderStride)
+	r.holders[id] = &refHolder{
 		model:  m,
 		blocks: map[kv.EngineHash]*refBlock{},
 		held:   map[*refNode]map[kv.EngineHash]*refBlock{},
 	}
-	return r.next, nil
+	return id, nil
 }
 
 // Store implements [Index].
@@ -528,3 +529,13 @@ const (
 	refBlockBytes = 512
 	refNodeBytes  = 256
 )
+
+// Load returns the memberships and the holders of all r.
+func (r *Reference) Load() (memberships, holders uint64) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, rh := range r.holders {
+		memberships += uint64(len(rh.held))
+	}
+	return memberships, uint64(len(r.holders))
+}

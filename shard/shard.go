@@ -44,16 +44,22 @@ type holder struct {
 	room   room
 	stats  HolderStats
 	extras uint64 // copies in all raws' extra
+	// counted is how many of the shard's memberships are h's.
+	counted uint64
 }
 
 // Shard is an [Index] above a core.
 type Shard struct {
 	core core
 	opts Options
+	_    [64]byte // lookups read what is above, the writer changes what is below
 
-	// The writer's.
+	// The writer's. memberships and count are read by anybody.
+	memberships uint64
+	count       uint64 // holders
+
 	holders  map[Holder]*holder
-	last     Holder
+	next     Holder
 	nextSlot uint32
 	freed    []slot // closed slots, oldest first
 	reserved int    // slots promised to holders and not yet taken
@@ -62,6 +68,7 @@ type Shard struct {
 	unknown  []kv.EngineHash
 	remove   []kv.EngineHash
 	hashes   []kv.ContentHash
+	_        [64]byte
 
 	// slotVersion is odd while words of slotInfo change meaning. Written by
 	// the writer, read by lookups.
@@ -84,6 +91,7 @@ func newShard(c core, o Options) *Shard {
 		core:     c,
 		opts:     o,
 		holders:  map[Holder]*holder{},
+		next:     o.FirstHolder,
 		slotInfo: make([]atomic.Uint64, 1<<16),
 	}
 	s.scratch.New = func() any { return &lookupScratch{at: map[Holder]int{}} }
@@ -95,8 +103,30 @@ func (s *Shard) AddHolder(m kv.ModelKey) (Holder, error) {
 	if len(s.holders) >= MaxHolders || s.freeSlots() < slotsPerHolder {
 		return 0, ErrHolders
 	}
-	s.last++
-	s.holders[s.last] = &holder{id: s.last, model: m}
+	id := s.next
+	s.next += Holder(s.opts.HolderStride)
+	s.holders[id] = &holder{id: id, model: m}
 	s.reserved += slotsPerHolder
-	return s.last, nil
+	storeWord(&s.count, uint64(len(s.holders)))
+	return id, nil
+}
+
+// Load returns the memberships and the holders of all s. While the writer runs,
+// the numbers are those after some recent event.
+//
+// Concurrency: any goroutine.
+func (s *Shard) Load() (memberships, holders uint64) {
+	return atomic.LoadUint64(&s.memberships), atomic.LoadUint64(&s.count)
+}
+
+// recount makes s.memberships right after a change of h's content.
+func (s *Shard) recount(h *holder) {
+	held := uint64(0)
+	if h.any() != 0 {
+		held = s.core.held(h.any())
+	}
+	if held != h.counted {
+		storeWord(&s.memberships, s.memberships-h.counted+held)
+		h.counted = held
+	}
 }

@@ -32,6 +32,7 @@ func (s *Shard) Remove(id Holder, rm *Remove) error {
 	if len(h.raws) > 1 {
 		s.removeFromUnions(h, ri, engines)
 	}
+	s.recount(h)
 	return nil
 }
 
@@ -97,6 +98,7 @@ func (s *Shard) Clear(id Holder) error {
 		s.core.clear(sl)
 	}
 	s.forget(h)
+	s.recount(h)
 	return nil
 }
 
@@ -136,8 +138,10 @@ func (s *Shard) Drop(id Holder) error {
 		s.core.close(sl)
 	}
 	s.setClasses(h, [numClasses]slot{})
+	s.recount(h) // it speaks for nothing now
 	s.freed = append(s.freed, all...)
 	s.reserved -= max(0, slotsPerHolder-h.slots)
 	delete(s.holders, id)
+	storeWord(&s.count, uint64(len(s.holders)))
 	return nil
 }

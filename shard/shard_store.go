@@ -17,6 +17,12 @@ func (s *Shard) Store(id Holder, st *Store) error {
 	if err := st.valid(); err != nil {
 		return err
 	}
+	err := s.store(h, st)
+	s.recount(h)
+	return err
+}
+
+func (s *Shard) store(h *holder, st *Store) error {
 	if st.placeholder() {
 		for _, e := range st.Engines {
 			if err := s.storePlaceholder(h, st.Tier, st.Group, e); err != nil {
