@@ -35,6 +35,7 @@ func commands() []command {
 		{"verify", "[--index KIND] [--json] FILE...", "replay recordings through an index and compare with the reference and the engine", runVerify},
 		{"run", "[flags]", "start an index host with two mock engines, or --worker for a real fleet, and show a live table", runLive},
 		{"bench", "[flags]", "measure CPU time from frame to index, lookups, and memory", runBench},
+		{"corpus", "--trace FILE | --generate | FILE [flags]", "make a corpus of look-ups and events from a request trace by rule SIM1, or describe one", runCorpus},
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"io"
+	"slices"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -29,6 +30,9 @@ type Section struct {
 
 // the sections' tags, in the file's order.
 var tags = [...]string{"NPAR", "NCON", "OPKD", "OPTS", "OPWK", "OPAR"}
+
+// Tags returns the sections' tags in the file's order.
+func Tags() []string { return slices.Clone(tags[:]) }
 
 // Sections returns c as the file holds it, in order.
 func (c *Corpus) Sections() []Section {
