@@ -54,6 +54,25 @@ func ForEachLevel(t *testing.T, fn func(t *testing.T), names ...string) {
 	}
 }
 
+// Each calls fn at each level that is had, the best first, and sets the level back
+// to what it was: for fuzz targets and benchmarks, which [Main] does not count.
+//
+// Concurrency: as [ForEachLevel].
+func Each(tb testing.TB, fn func(level string)) {
+	tb.Helper()
+	set := func(level string) {
+		if err := cpu.Set(level); err != nil {
+			tb.Fatalf("level %s: %v", level, err)
+		}
+	}
+	before := cpu.Level()
+	defer set(before)
+	for _, level := range cpu.Had() {
+		set(level)
+		fn(level)
+	}
+}
+
 // note keeps that names were tested at level.
 func note(level string, names []string) {
 	mu.Lock()

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package asm
+
+import "math/rand/v2"
+
+// head returns n words right behind the lower guard.
+func (f fence) head(n int) []uint64 { return f[:n:n] }
+
+// tail returns n words right before the upper guard.
+func (f fence) tail(n int) []uint64 { return f[len(f)-n:] }
+
+// sides calls fn with n words at each guard.
+func (f fence) sides(n int, fn func(words []uint64)) {
+	fn(f.head(n))
+	fn(f.tail(n))
+}
+
+func fill(r *rand.Rand, words []uint64) {
+	for i := range words {
+		words[i] = r.Uint64()
+	}
+}

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !amd64 || race || purego
+
+package asm
+
+import "unsafe"
+
+func prefetchAVX2(_ unsafe.Pointer)                        { panic(noAssembly) }
+func prefetchLinesAVX2(_ unsafe.Pointer, _ *uint32, _ int) { panic(noAssembly) }
+func prefetchRangeAVX2(_ unsafe.Pointer, _ int)            { panic(noAssembly) }
