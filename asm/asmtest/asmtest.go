@@ -87,8 +87,8 @@ func note(level string, names []string) {
 
 // Main runs m and returns the exit code. After a run of all tests that went well
 // it fails when a level that is had was not run at all, or some of variants not:
-// the names of kernels by level. It writes to w what was tested at what, and what
-// stayed untested and why.
+// the names of kernels by level, nil where no kernel is declared. It writes to w which
+// levels were tested, and which stayed untested and why.
 func Main(m *testing.M, w io.Writer, variants map[string][]string) int {
 	code := m.Run()
 	if code != 0 || filtered(os.Args) {
@@ -109,15 +109,19 @@ func report(w io.Writer, variants map[string][]string) (faults []string) {
 	mu.Lock()
 	defer mu.Unlock()
 	for _, level := range cpu.All() {
+		of := ""
+		if n := len(variants[level]); n > 0 {
+			of = fmt.Sprintf(", with %d variants of kernels", n)
+		}
 		if why := cpu.Lacks(level); why != "" {
-			fmt.Fprintf(w, "level %s: UNTESTED, with %d variants of kernels: %s\n", level, len(variants[level]), why)
+			fmt.Fprintf(w, "level %s: UNTESTED%s: %s\n", level, of, why)
 			continue
 		}
 		if tested[level] == nil {
 			faults = append(faults, fmt.Sprintf("level %s: could run and no test did", level))
 			continue
 		}
-		fmt.Fprintf(w, "level %s: tested, with %d variants of kernels\n", level, len(variants[level]))
+		fmt.Fprintf(w, "level %s: tested%s\n", level, of)
 		for _, name := range slices.Sorted(slices.Values(variants[level])) {
 			if !tested[level][name] {
 				faults = append(faults, fmt.Sprintf("level %s: kernel %s could run and no test did", level, name))
