@@ -52,12 +52,14 @@ var runClassFor = func() (m [maxRun/4 + 1]uint8) {
 	return m
 }()
 
-// Classes of pieces: runs, hole bitmaps of one line, and external holder blocks
-// of numExtClasses sizes. A line stays in its class for ever, so that a reader
-// with an old line number finds something of the kind it expects.
+// Classes of pieces: runs, hole bitmaps of one line, alias rows for as many
+// blocks as each run class has room for, and external holder blocks of
+// numExtClasses sizes. A line stays in its class for ever, so that a reader with
+// an old line number finds something of the kind it expects.
 const (
 	classHoles    = numRunClasses
-	classExt      = classHoles + 1
+	classRow      = classHoles + 1
+	classExt      = classRow + numRunClasses
 	numExtClasses = 29
 	numPieces     = classExt + numExtClasses
 )
@@ -66,6 +68,7 @@ const (
 var pieceLines = func() (n [numPieces]uint32) {
 	for i := range numRunClasses {
 		n[i] = 1 + uint32(runCap[i])*2/lineWords
+		n[classRow+i] = (uint32(runCap[i]) + lineWords - 1) / lineWords
 	}
 	n[classHoles] = 1
 	for i := range numExtClasses { // 1 2 3 4 6 8 12 16 24 ... 16,384 24,576
@@ -88,7 +91,7 @@ func pieceLink(class int) int {
 	switch {
 	case class < numRunClasses:
 		return runEntry0
-	case class == classHoles:
+	case class < classExt:
 		return 0
 	}
 	return extCounts
@@ -215,7 +218,7 @@ func (a *arena) giveTable(line, n uint32) {
 func (a *arena) bytes(b *[NumPurposes]uint64) {
 	for class := range a.live {
 		purpose := PurposeHolders
-		if class < numRunClasses {
+		if class < numRunClasses || class >= classRow && class < classExt {
 			purpose = PurposeRuns
 		}
 		size := uint64(pieceLines[class]) * lineBytes

@@ -31,6 +31,7 @@ type chainCore struct {
 	maxOpen slot // the largest ever open
 
 	blocksHeld uint64   // positions that anybody holds, but for stale runs
+	rowsMade   uint64   // alias rows, ever
 	stale      []uint32 // runs whose count was put off, perhaps twice or freed
 
 	// Scratch of one mutating call.
@@ -45,7 +46,7 @@ type chainCore struct {
 const (
 	slotPage  = 1 << 8
 	slotPages = 1 << 16 / slotPage
-	slotBytes = 80 // of a slotState
+	slotBytes = 88 // of a slotState
 )
 
 // slotState is what the writer knows of one slot.
@@ -62,6 +63,9 @@ type slotState struct {
 	last     uint32 // position where its last store ended: a guess
 	cursor   uint32 // position that its next removal may begin at: a guess
 	exc      *exceptions
+	// rows has the alias row that the slot uses, by run, for each run that the slot
+	// holds something of by other hashes than the run's own row has; nil: none.
+	rows map[uint32]uint32
 }
 
 var _ core = (*chainCore)(nil)
@@ -139,35 +143,39 @@ func (c *chainCore) mapped(s slot, st *slotState, e uint64) uint32 {
 	if p, ok := st.exc.find(e); ok {
 		return p
 	}
-	if p := st.last; c.isCanonical(p, e) && c.holdsCanonical(s, st, p) {
+	if p := st.last; c.maps(s, st, p, e) {
 		return p
 	}
 	if st.held == 0 && len(c.over.list) == 0 || c.dict.n == 0 {
 		return 0
 	}
 	for _, p := range c.candidates(e) {
-		if c.isCanonical(p, e) && c.holdsCanonical(s, st, p) {
-			return p
+		if !c.stands(p, e) {
+			continue
+		}
+		if at := c.basePosition(p); st.rowOf(at>>offsetBits) == p>>offsetBits && c.holdsCanonical(s, st, at) {
+			return at
 		}
 	}
 	return 0
 }
 
-// isCanonical reports whether p is a live position whose canonical hash is e. p
-// may be any number.
-func (c *chainCore) isCanonical(p uint32, e uint64) bool {
+// maps reports whether s maps e to p by its row. p may be any number.
+func (c *chainCore) maps(s slot, st *slotState, p uint32, e uint64) bool {
 	idx := p >> offsetBits
-	if idx == 0 || idx > c.runs.next {
+	if idx == 0 || idx > c.runs.next || c.runs.lineOf(idx) == 0 {
 		return false
 	}
-	info := c.runs.at(idx)
-	off := int(p & posOffset)
-	return info.line != 0 && off < int(runCap[info.class]) &&
-		c.engineOf(p) == e && off < c.runLen(info.line)
+	return c.stands(st.rowOf(idx)<<offsetBits|p&posOffset, e) && c.holdsCanonical(s, st, p)
 }
 
-// holdsCanonical reports whether s holds the live position p by its canonical
-// hash.
+// stands reports whether e is filled in at position p of a row that lives.
+func (c *chainCore) stands(p uint32, e uint64) bool {
+	return p&posOffset < uint32(c.runs.at(p>>offsetBits).filled) && c.engineOf(p) == e
+}
+
+// holdsCanonical reports whether s holds the live position p by the hash that its
+// row has there.
 func (c *chainCore) holdsCanonical(s slot, st *slotState, p uint32) bool {
 	if st.exc != nil {
 		if x, ok := st.exc.byPos[p]; ok {

@@ -5,6 +5,7 @@ package shard
 import (
 	"fmt"
 	"runtime"
+	"slices"
 )
 
 // checker walks the whole structure and panics at the first broken invariant.
@@ -14,7 +15,8 @@ type checker struct {
 	maxChild map[uint32]uint16
 	held     map[slot]uint64
 	runsOf   map[slot]int
-	byHash   map[uint64][]uint32 // canonical positions
+	byHash   map[uint64][]uint32 // positions of rows
+	users    map[uint32]int      // by alias row
 	live     [numPieces]uint32
 	entries  uint64
 	union    uint64
@@ -32,18 +34,21 @@ func (c *chainCore) check() {
 	k := &checker{
 		c: c, children: map[uint32]uint32{}, maxChild: map[uint32]uint16{},
 		held: map[slot]uint64{}, runsOf: map[slot]int{}, byHash: map[uint64][]uint32{},
+		users: map[uint32]int{},
 	}
 	c.countStale()
-	count := uint32(0)
+	count, rows := uint32(0), uint32(0)
 	for idx := uint32(1); idx <= c.runs.next; idx++ {
-		if line := c.runs.at(idx).line; line != 0 {
+		if line := c.runs.lineOf(idx); line != 0 {
 			count++
 			k.run(idx, line)
+		} else if c.runs.at(idx).base != 0 {
+			rows++
 		}
 	}
-	k.must(count == c.runs.count, "%d live runs, counted %d", count, c.runs.count)
+	k.must(count+rows == c.runs.count && rows == c.runs.rows, "%d live runs and %d rows, counted %d, %d of them rows", count, rows, c.runs.count, c.runs.rows)
 	for idx := uint32(1); idx <= c.runs.next; idx++ {
-		if info := c.runs.at(idx); info.line != 0 {
+		if info := c.runs.at(idx); c.runs.lineOf(idx) != 0 {
 			k.must(info.children == k.children[info.line], "run %d: %d children, says %d", idx, k.children[info.line], info.children)
 			k.must(info.maxChild >= k.maxChild[info.line], "run %d: a child at %d past %d", idx, k.maxChild[info.line], info.maxChild)
 			k.must(c.shape(info.line)&flagParent != 0 == (info.children > 0), "run %d: %d children, flag wrong", idx, info.children)
@@ -61,6 +66,7 @@ func (c *chainCore) check() {
 			k.slot(slot(i*slotPage+j), &c.slots[i][j])
 		}
 	}
+	k.rows()
 	k.pieces()
 	k.must(k.union == c.blocksHeld, "%d blocks are held, says %d", k.union, c.blocksHeld)
 	k.must(len(c.touched) == 0 && len(c.over.list) == 0, "scratch left over")
@@ -94,11 +100,45 @@ func (k *checker) run(idx, line uint32) {
 	} else {
 		k.must(info.root == line, "run %d: a root below another", idx)
 	}
-	for off, e := range c.engines(line, info.class, 0, length) {
-		k.byHash[e] = append(k.byHash[e], idx<<offsetBits|uint32(off))
+	own := 0
+	for row := idx; row != 0; row = c.runs.at(row).next {
+		k.names(idx, row, length)
+		if row != idx {
+			own -= int(c.runs.at(row).users)
+		}
+	}
+	own += c.holders(line)
+	k.must(own >= 0, "run %d: its rows have more users than it has holders", idx)
+	k.must(own > 0 || info.next == 0 || info.filled == 0, "run %d: its own row is of no use", idx)
+	k.holders(idx, line, length)
+}
+
+// names notes what stands in a row of run idx.
+func (k *checker) names(idx, row uint32, length int) {
+	c := k.c
+	info := c.runs.at(row)
+	k.must(int(info.filled) <= length, "run %d, row %d: %d of %d filled", idx, row, info.filled, length)
+	if row != idx {
+		k.live[classRow+int(info.class)]++
+		k.must(info.line != 0 && info.base == idx, "run %d: row %d is not one of it", idx, row)
+		k.must(info.filled > 0 && int(info.filled) <= c.rowCap(row), "run %d, row %d: %d of %d filled", idx, row, info.filled, c.rowCap(row))
+		k.must(c.rowCap(row) <= int(runCap[c.runs.at(idx).class]), "run %d, row %d: larger than the run", idx, row)
+	}
+	for off, e := range c.names(row, 0, int(info.filled)) {
+		k.byHash[e] = append(k.byHash[e], row<<offsetBits|uint32(off))
 		k.entries++
 	}
-	k.holders(idx, line, length)
+}
+
+// rows holds the alias rows' users against the slots'.
+func (k *checker) rows() {
+	for idx := uint32(1); idx <= k.c.runs.next; idx++ {
+		if info := k.c.runs.at(idx); info.base != 0 {
+			k.must(k.users[idx] == int(info.users) && info.users > 0, "row %d: %d users, says %d", idx, k.users[idx], info.users)
+			delete(k.users, idx)
+		}
+	}
+	k.must(len(k.users) == 0, "rows in use that are none: %v", k.users)
 }
 
 func (k *checker) holders(idx, line uint32, length int) {
@@ -171,10 +211,13 @@ func (k *checker) hashes() {
 		for _, p := range c.candidates(e) {
 			in[p]++
 		}
+		first := c.basePosition(positions[0])
+		elsewhere := slices.ContainsFunc(positions, func(p uint32) bool { return c.basePosition(p) != first })
 		for _, p := range positions {
 			k.must(in[p] == 1, "position %#x: %d times under its hash", p, in[p])
-			if len(positions) > 1 {
-				k.must(c.shape(c.runs.at(p>>offsetBits).line)&flagDup != 0, "position %#x: its hash is elsewhere, too, and no flag", p)
+			if elsewhere {
+				line := c.runs.at(c.basePosition(p) >> offsetBits).line
+				k.must(c.shape(line)&flagDup != 0, "position %#x: its hash is elsewhere, too, and no flag", p)
 			}
 		}
 	}
@@ -186,20 +229,28 @@ func (k *checker) slot(s slot, st *slotState) {
 	k.must(st.liveRuns == k.runsOf[s], "slot %d: in %d runs, says %d", s, k.runsOf[s], st.liveRuns)
 	logged := map[uint32]bool{}
 	for _, idx := range st.log {
-		if line := c.runs.at(idx).line; line != 0 && !c.holding(line, s).empty() {
+		if line := c.runs.lineOf(idx); line != 0 && !c.holding(line, s).empty() {
 			logged[idx] = true
 		}
 	}
 	k.must(len(logged) == st.liveRuns, "slot %d: %d of %d runs in its log", s, len(logged), st.liveRuns)
+	for idx, row := range st.rows {
+		k.must(logged[idx], "slot %d: uses a row of run %d, of which it holds nothing", s, idx)
+		k.must(c.runs.at(row).base == idx, "slot %d: uses row %d for run %d", s, row, idx)
+		k.users[row]++
+	}
 	own := map[uint64]uint32{}
 	for idx := range logged {
-		info := c.runs.at(idx)
-		h := c.holding(info.line, s)
-		for off, e := range c.engines(info.line, info.class, 0, c.runLen(info.line)) {
+		row := st.rowOf(idx)
+		filled := int(c.runs.at(row).filled)
+		h := c.holding(c.runs.at(idx).line, s)
+		for off := range c.top(h) {
 			p := idx<<offsetBits | uint32(off)
 			if !c.holds(h, off) || !c.holdsCanonical(s, st, p) {
 				continue
 			}
+			k.must(off < filled, "slot %d: holds %#x by row %d, which ends at %d", s, p, row, filled)
+			e := c.engineOf(row<<offsetBits | uint32(off))
 			q, twice := own[e]
 			k.must(!twice, "slot %d: hash %#x at %#x and %#x", s, e, q, p)
 			own[e] = p
@@ -212,9 +263,10 @@ func (k *checker) slot(s slot, st *slotState) {
 	n := map[uint32]uint32{}
 	for e, p := range st.exc.byHash {
 		n[p]++
-		info := c.runs.at(p >> offsetBits)
-		k.must(info.line != 0 && c.covers(s, p), "slot %d: exception at %#x, not held", s, p)
-		k.must(c.engineAt(info.line, info.class, int(p&posOffset)) != e, "slot %d: exception %#x is canonical", s, e)
+		idx := p >> offsetBits
+		k.must(c.runs.lineOf(idx) != 0 && c.covers(s, p), "slot %d: exception at %#x, not held", s, p)
+		named := c.stands(st.rowOf(idx)<<offsetBits|p&posOffset, e)
+		k.must(!named || !st.exc.byPos[p].canonical, "slot %d: exception %#x is canonical", s, e)
 		_, twice := own[e]
 		k.must(!twice, "slot %d: hash %#x canonical and exception", s, e)
 	}

@@ -304,7 +304,7 @@ func (c *chainCore) compactLog(s slot, st *slotState) {
 	keep := st.log[:0]
 	for _, idx := range st.log {
 		info := c.runs.at(idx)
-		if info.line != 0 && !info.mark && !c.holding(info.line, s).empty() {
+		if line := c.runs.lineOf(idx); line != 0 && !info.mark && !c.holding(line, s).empty() {
 			info.mark = true
 			keep = append(keep, idx)
 		}

@@ -8,8 +8,8 @@ package shard
 
 import "kindex/internal/kv"
 
-// exceptions are a slot's engine hashes that are not their position's canonical
-// one. A slot without any has nil.
+// exceptions are a slot's engine hashes that its row does not have at their
+// position, or had not when they came. A slot without any has nil.
 type exceptions struct {
 	byHash map[uint64]uint32
 	byPos  map[uint32]exception
@@ -27,7 +27,7 @@ func (x *exceptions) find(e uint64) (uint32, bool) {
 // exception is a position that a slot holds by hashes of its own.
 type exception struct {
 	n         uint32 // hashes of its own
-	canonical bool   // it holds the position by the canonical hash, too
+	canonical bool   // it holds the position by the hash of its row, too
 }
 
 // exceptionBytes is what one takes on the Go heap: an estimate from the maps'
@@ -103,13 +103,13 @@ func (c *chainCore) storeMoves(s slot, st *slotState, engines []uint64, held []u
 	for k := range c.segs {
 		g := c.segs[k]
 		idx := c.index(g.line)
-		class := c.runs.at(idx).class
+		row := st.rowOf(idx) << offsetBits
 		dup := c.shape(g.line)&flagDup != 0
 		c.overlay(s, idx)
 		for off := g.lo; off < g.hi; off++ {
 			i := g.first + off - g.lo
 			e, p := engines[i], idx<<offsetBits|uint32(off)
-			canonical := c.engineAt(g.line, class, off) == e
+			canonical := c.stands(row|uint32(off), e)
 			was := uint32(0)
 			if !canonical || dup {
 				was = c.mapped(s, st, e)

@@ -26,8 +26,7 @@ func (c *chainCore) remove(s slot, engines []kv.EngineHash, unknown []kv.EngineH
 			continue
 		}
 		line := c.runs.at(p >> offsetBits).line
-		off := int(p & posOffset)
-		lo, hi := c.extent(s, line, off, es[i+1:])
+		lo, hi := c.extent(s, line, st.rowOf(p>>offsetBits), int(p&posOffset), es[i+1:])
 		c.uncover(line, s, st, lo, hi)
 		i += hi - lo
 		if lo > 0 {
@@ -36,7 +35,7 @@ func (c *chainCore) remove(s slot, engines []kv.EngineHash, unknown []kv.EngineH
 			st.cursor = c.position(up.line, int(up.off)-1)
 		}
 	}
-	c.settle()
+	c.settle(s, st)
 	runtime.KeepAlive(c)
 	return unknown
 }
@@ -53,7 +52,7 @@ func (c *chainCore) removeMoved(s slot, st *slotState, engines []uint64, unknown
 		c.unmap(s, st, p, e)
 	}
 	c.publish(s, st)
-	c.settle()
+	c.settle(s, st)
 	runtime.KeepAlive(c)
 	return unknown
 }
@@ -62,30 +61,29 @@ func (c *chainCore) removeMoved(s slot, st *slotState, engines []uint64, unknown
 // removal cursor first: engines give blocks up from a chain's end upwards, over
 // many events.
 func (c *chainCore) mappedNear(s slot, st *slotState, e uint64) uint32 {
-	if p := st.cursor; c.isCanonical(p, e) && c.covers(s, p) {
+	if p := st.cursor; c.maps(s, st, p, e) {
 		return p
 	}
 	return c.mapped(s, st, e)
 }
 
-// extent returns the range around off of the run at line whose hashes, upwards or
-// downwards from off, are the next ones to be removed and which s holds.
-func (c *chainCore) extent(s slot, line uint32, off int, next []uint64) (lo, hi int) {
-	shape := c.shape(line)
-	class := uint8(shape >> shapeClass)
+// extent returns the range around off of the run at line whose hashes in row,
+// upwards or downwards from off, are the next ones to be removed and which s
+// holds.
+func (c *chainCore) extent(s slot, line, row uint32, off int, next []uint64) (lo, hi int) {
 	lo, hi = off, off+1
 	if len(next) == 0 {
 		return lo, hi
 	}
 	h := c.holding(line, s)
-	if n := asm.MatchReverse(c.engines(line, class, 0, off), next); n > 0 {
+	if n := asm.MatchReverse(c.names(row, 0, off), next); n > 0 {
 		for n > 0 && c.holds(h, lo-1) {
 			lo--
 			n--
 		}
 		return lo, hi
 	}
-	n := asm.MatchForward(c.engines(line, class, hi, shapeLength(shape)), next)
+	n := asm.MatchForward(c.names(row, hi, int(c.runs.at(row).filled)), next)
 	for n > 0 && c.holds(h, hi) {
 		hi++
 		n--
@@ -93,8 +91,14 @@ func (c *chainCore) extent(s slot, line uint32, off int, next []uint64) (lo, hi 
 	return lo, hi
 }
 
-// settle reclaims what the runs in c.touched no longer need.
-func (c *chainCore) settle() {
+// settle reclaims what the runs in c.touched no longer need, of which s may have
+// been the last user.
+func (c *chainCore) settle(s slot, st *slotState) {
+	for _, idx := range c.touched {
+		if c.runs.at(idx).next != 0 {
+			c.settleRows(s, st, idx)
+		}
+	}
 	for _, idx := range c.touched {
 		line := c.runs.at(idx).line
 		for line != 0 {
@@ -136,7 +140,7 @@ func (c *chainCore) settleRun(line uint32) uint32 {
 func (c *chainCore) clear(s slot) {
 	st := c.slot(s)
 	for _, idx := range st.log {
-		line := c.runs.at(idx).line
+		line := c.runs.lineOf(idx)
 		if line == 0 {
 			continue
 		}
@@ -155,6 +159,6 @@ func (c *chainCore) clear(s slot) {
 		panic("BUG: shard: a cleared slot still holds something")
 	}
 	st.log, st.exc, st.mayGap = nil, nil, false
-	c.settle()
+	c.settle(s, st)
 	runtime.KeepAlive(c)
 }

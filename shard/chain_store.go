@@ -17,6 +17,8 @@ type segment struct {
 	line   uint32
 	lo, hi int // offsets
 	first  int // number in the event of the block at lo
+	row    uint32
+	naming naming // by that row, or otherwise
 }
 
 func (c *chainCore) store(s slot, ns kv.Namespace, at pos, engines []kv.EngineHash, contents []kv.ContentHash, held []uint64, moved []kv.EngineHash) ([]kv.EngineHash, error) {
@@ -29,23 +31,21 @@ func (c *chainCore) store(s slot, ns kv.Namespace, at pos, engines []kv.EngineHa
 		ns = kv.Namespace(*c.arena.w(c.runs.at(uint32(at)>>offsetBits).root, runKey))
 	}
 	known, end := c.locate(uint64(ns), above, cs)
-	if known < len(cs) {
-		if err := c.reserve(end, len(cs)-known); err != nil {
-			return moved, err
-		}
-		c.build(uint64(ns), end, cs, es, known)
-	} else if !c.arena.slack() {
-		return moved, ErrArenaFull
+	added := c.addTail(end, known, len(cs))
+	want := c.plan(s, st, es)
+	if err := c.reserve(want, len(cs)-known-added); err != nil {
+		return moved, err
 	}
+	c.build(uint64(ns), end, cs, es, known, added)
 	c.stamped = false
-	if c.agrees(st, es) {
+	if c.name(st, es) && c.agrees(st) {
 		c.coverAll(s, st, held)
 	} else {
 		moved = c.storeMoves(s, st, es, held, moved)
 	}
 	last := &c.segs[len(c.segs)-1]
 	st.last = c.position(last.line, last.hi-1)
-	c.settle()
+	c.settle(s, st)
 	runtime.KeepAlive(c)
 	return moved, nil
 }
@@ -85,21 +85,40 @@ func (c *chainCore) locate(ns uint64, at place, contents []uint64) (known int, e
 	return known, at
 }
 
-// reserve makes sure that n new blocks below end, and the coverage of c.segs, can
-// be had without a refusal half-way.
+// addTail adds to c.segs those of the blocks from known on that can be added in
+// place to the run that ends at end, and returns how many.
+func (c *chainCore) addTail(end place, known, blocks int) int {
+	if known == blocks || end.line == 0 || int(end.off) < c.runLen(end.line) {
+		return 0
+	}
+	n := min(c.appendable(end.line), blocks-known)
+	if n == 0 {
+		return 0
+	}
+	lo := int(end.off)
+	if k := len(c.segs) - 1; k >= 0 && c.segs[k].line == end.line {
+		c.segs[k].hi += n
+	} else {
+		c.segs = append(c.segs, segment{line: end.line, lo: lo, hi: lo + n, first: known})
+	}
+	return n
+}
+
+// reserve makes sure that n blocks in new runs, what naming and coverage of c.segs
+// take can be had without a refusal half-way.
 //
 // Errors: ErrArenaFull, with nothing changed that anybody sees.
-func (c *chainCore) reserve(end place, n int) error {
-	rest := n
-	if end.line != 0 && c.ext(end.line) == 0 {
-		if shape := c.shape(end.line); int(end.off) == shapeLength(shape) {
-			rest -= min(rest, shapeCap(shape)-shapeLength(shape))
+func (c *chainCore) reserve(want need, n int) error {
+	if n == 0 && want.entries == 0 && want.rows == 0 {
+		if !c.arena.slack() {
+			return ErrArenaFull
 		}
+		return nil
 	}
 	// Coverage may want a bitmap and a wider block for each run.
-	lines := uint64(len(c.segs)) * 4
+	lines := uint64(len(c.segs))*4 + want.lines
 	made := 0
-	for left, reused := rest, uint32(0); left > 0; left -= maxRun {
+	for left, reused := n, uint32(0); left > 0; left -= maxRun {
 		class := runClass(min(left, maxRun))
 		if made++; left > maxRun || c.arena.nfree[class] <= reused {
 			lines += uint64(pieceLines[class])
@@ -109,11 +128,11 @@ func (c *chainCore) reserve(end place, n int) error {
 		}
 	}
 	lines += edgeLinesFor(c.edges.desc.Load(), c.edges.n+uint64(made))
-	dictLines := c.dict.linesFor(c.dict.n + uint64(n))
+	dictLines := c.dict.linesFor(c.dict.n + uint64(n+want.entries))
 	if dictLines > 0 {
 		lines += dictLines - c.arena.outside
 	}
-	if lines+slabWaste > c.arena.room() || c.runs.full(made) || !c.arena.ensure(lines) {
+	if lines+slabWaste > c.arena.room() || c.runs.full(made+want.rows) || !c.arena.ensure(lines) {
 		return ErrArenaFull
 	}
 	c.edges.reserve(c, made)
@@ -123,42 +142,32 @@ func (c *chainCore) reserve(end place, n int) error {
 	return nil
 }
 
-// build makes the positions of the blocks from known on, below end, and adds
-// them to c.segs.
-func (c *chainCore) build(ns uint64, end place, contents, engines []uint64, known int) {
-	if end.line != 0 && int(end.off) == c.runLen(end.line) {
-		n := c.appendRun(end.line, contents[known:], engines[known:])
-		if n > 0 {
-			lo := int(end.off)
-			if k := len(c.segs) - 1; k >= 0 && c.segs[k].line == end.line {
-				c.segs[k].hi += n
-			} else {
-				c.segs = append(c.segs, segment{line: end.line, lo: lo, hi: lo + n, first: known})
-			}
-			known += n
-			end.off += uint16(n)
-		}
+// build makes the positions of the blocks from known on, below end: the first added
+// of them in place, which are in c.segs already, the others in new runs, which it
+// adds there.
+func (c *chainCore) build(ns uint64, end place, contents, engines []uint64, known, added int) {
+	if added > 0 {
+		c.appendRun(end.line, contents[known:known+added])
+		known += added
+		end.off += uint16(added)
 	}
 	for known < len(contents) {
 		line, n := c.newRun(ns, end, contents[known:], engines[known:])
-		c.segs = append(c.segs, segment{line: line, hi: n, first: known})
+		c.segs = append(c.segs, segment{line: line, hi: n, first: known, row: c.index(line), naming: nameByRow})
 		known += n
 		end = place{line: line, off: uint16(n)}
 	}
 }
 
-// agrees reports whether each block of the event has its position's canonical
-// hash, which no other position has, and the slot has no exception: then no hash
-// can move, and the dictionary need not be asked.
-func (c *chainCore) agrees(st *slotState, engines []uint64) bool {
+// agrees reports whether no hash of the event, each of which stands in the slot's
+// row, stands at another position, and the slot has no exception: then no hash can
+// move, and the dictionary need not be asked.
+func (c *chainCore) agrees(st *slotState) bool {
 	if st.exc != nil {
 		return false
 	}
 	for i := range c.segs {
-		g := &c.segs[i]
-		shape := c.shape(g.line)
-		n := g.hi - g.lo
-		if shape&flagDup != 0 || asm.MatchForward(c.engines(g.line, uint8(shape>>shapeClass), g.lo, g.hi), engines[g.first:]) < n {
+		if c.shape(c.segs[i].line)&flagDup != 0 {
 			return false
 		}
 	}
@@ -201,18 +210,20 @@ func (c *chainCore) markHeld(held []uint64, g *segment, h holding) {
 }
 
 func (c *chainCore) adopt(s slot, p pos, e kv.EngineHash) (held, moved bool, err error) {
-	if !c.arena.slack() {
-		return false, false, ErrArenaFull
-	}
 	st := c.slot(s)
 	at := c.place(uint32(p))
 	off := int(at.off) - 1
+	one := [1]uint64{uint64(e)}
 	c.segs = append(c.segs[:0], segment{line: at.line, lo: off, hi: off + 1})
+	if err := c.reserve(c.plan(s, st, one[:]), 0); err != nil {
+		return false, false, err
+	}
+	c.name(st, one[:])
 	c.stamped = false
 	var bit [1]uint64
 	var buf [1]kv.EngineHash
-	gone := c.storeMoves(s, st, []uint64{uint64(e)}, bit[:], buf[:0])
-	c.settle()
+	gone := c.storeMoves(s, st, one[:], bit[:], buf[:0])
+	c.settle(s, st)
 	runtime.KeepAlive(c)
 	return bit[0] != 0, len(gone) > 0, nil
 }

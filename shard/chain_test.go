@@ -357,6 +357,12 @@ var loads = map[string]load{
 	"wild100-70": {slots: 70, namespaces: 1, depth: 6, fan: 2, wild: 100, seeds: 5},
 	"seeds":      {slots: 8, namespaces: 1, depth: 40, fan: 2, wild: 0, seeds: 8},
 	"wild30-130": {slots: 130, namespaces: 1, depth: 10, fan: 2, wild: 30, seeds: 1},
+	// Workers with hash seeds of their own, and some that share one.
+	"seeds2-of-6":   {slots: 6, namespaces: 1, depth: 40, fan: 2, wild: 0, seeds: 2},
+	"seeds4-wild10": {slots: 9, namespaces: 2, depth: 60, fan: 2, wild: 10, seeds: 4},
+	"seeds6-wild40": {slots: 12, namespaces: 1, depth: 20, fan: 3, wild: 40, seeds: 6},
+	"seeds3-deep":   {slots: 6, namespaces: 1, depth: 560, fan: 3, wild: 5, seeds: 3},
+	"seeds70":       {slots: 70, namespaces: 1, depth: 12, fan: 2, wild: 5, seeds: 70},
 }
 
 // TestChainAgainstNaive runs random streams against plain maps.
@@ -384,6 +390,10 @@ func TestChainAgainstNaive(t *testing.T) {
 				p.chain.check()
 				if p.chain.dict.n != 0 || p.chain.runs.count != 0 {
 					t.Fatalf("seed %d: %d positions in %d runs after all slots closed", seed, p.chain.dict.n, p.chain.runs.count)
+				}
+				t.Logf("seed %d: %d alias rows made", seed, p.chain.rowsMade)
+				if l.seeds > 1 && p.chain.rowsMade == 0 {
+					t.Errorf("seed %d: no alias row was made", seed)
 				}
 			}
 		})

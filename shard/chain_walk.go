@@ -47,6 +47,10 @@ func (c *chainCore) clone(from, to slot) error {
 		c.gained(r.line, to, dst, holding{}, b.count())
 	}
 	dst.mayGap = src.mayGap
+	dst.rows = maps.Clone(src.rows)
+	for _, row := range dst.rows {
+		c.runs.at(row).users++
+	}
 	if src.exc != nil {
 		dst.exc = src.exc.clone()
 	}
@@ -139,6 +143,7 @@ func (w *chainWalk) visitRun(line uint32) bool {
 	r.visited = true
 	idx := c.index(line)
 	info := c.runs.at(idx)
+	row := w.st.rowOf(idx)
 	n := coreNode{ns: kv.Namespace(*c.arena.w(info.root, runKey))}
 	if up := c.parent(line); up.line != 0 {
 		n.parent = pos(c.position(up.line, int(up.off)-1))
@@ -156,7 +161,7 @@ func (w *chainWalk) visitRun(line uint32) bool {
 				}
 			}
 			if canonical {
-				w.scratch = append(w.scratch, kv.EngineHash(c.engineAt(line, info.class, off)))
+				w.scratch = append(w.scratch, kv.EngineHash(c.engineOf(row<<offsetBits|uint32(off))))
 			}
 			w.scratch = append(w.scratch, w.own[p]...)
 		}
@@ -173,7 +178,7 @@ func (w *chainWalk) visitRun(line uint32) bool {
 func (c *chainCore) stats(st *Stats) {
 	c.countStale()
 	st.Blocks = c.blocksHeld
-	st.Runs = uint64(c.runs.count)
+	st.Runs = uint64(c.runs.count - c.runs.rows)
 	c.arena.bytes(&st.Bytes)
 	st.Bytes[PurposeRuns] += c.runs.bytes()
 	st.Bytes[PurposeDictionary] += uint64(len(c.dict.words)) * 8
@@ -185,7 +190,7 @@ func (c *chainCore) stats(st *Stats) {
 		st.Bytes[PurposeHolders] += slotPage * slotBytes
 		for i := range page {
 			s := &page[i]
-			st.Bytes[PurposeHolders] += uint64(cap(s.log)) * 4
+			st.Bytes[PurposeHolders] += uint64(cap(s.log))*4 + uint64(len(s.rows))*rowUseBytes
 			if s.exc != nil {
 				st.Bytes[PurposeStreams] += uint64(len(s.exc.byHash)+len(s.exc.byPos)) * exceptionBytes
 			}

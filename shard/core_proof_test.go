@@ -114,6 +114,7 @@ type coreDrive struct {
 	values uint64 // contents 0..values-1
 	spaces uint64 // namespaces
 	long   int    // blocks of a long store; 0: none
+	seeds  uint64 // slots s and s+seeds name their blocks alike where they are honest; 0: all do
 	log    []string
 
 	moves, helds, unknowns, lookups, walks, refused int
@@ -203,7 +204,11 @@ func (d *coreDrive) store(s slot) error {
 	for i := range engines {
 		engines[i], contents[i] = d.engine(), kv.ContentHash(d.r.Uint64N(d.values))
 		if d.r.IntN(2) == 0 { // what an honest engine would say: one name a position
-			engines[i] = kv.EngineHash(uint64(i)*d.values+uint64(contents[i])) % kv.EngineHash(d.hashes)
+			name := uint64(i)*d.values + uint64(contents[i])
+			if d.seeds > 0 {
+				name += uint64(s) % d.seeds * 997
+			}
+			engines[i] = kv.EngineHash(name % d.hashes)
 		}
 	}
 	d.say("store slot %d ns %d at %x engines %v contents %v", s, ns, where, engines, contents)
@@ -361,13 +366,16 @@ func TestCoreWild(t *testing.T) {
 		slots                         int
 		hashes, values, spaces, steps uint64
 		long                          int
+		own                           uint64 // hash seeds
 	}{
-		{"tiny", 3, 8, 2, 2, 6000, 0},
-		{"twins", 4, 40, 2, 1, 6000, 0},
-		{"deep", 5, 400, 1, 1, 2500, 0},
-		{"wide", 100, 30, 3, 2, 5000, 0},
-		{"many", 9, 3000, 4, 3, 2000, 0},
-		{"long", 6, 2000, 1, 1, 500, 700}, // past the longest run
+		{"tiny", 3, 8, 2, 2, 6000, 0, 0},
+		{"twins", 4, 40, 2, 1, 6000, 0, 0},
+		{"deep", 5, 400, 1, 1, 2500, 0, 0},
+		{"wide", 100, 30, 3, 2, 5000, 0, 0},
+		{"many", 9, 3000, 4, 3, 2000, 0, 0},
+		{"long", 6, 2000, 1, 1, 500, 700, 0}, // past the longest run
+		{"seeds", 6, 400, 2, 1, 4000, 0, 3},
+		{"seeds-long", 6, 6000, 1, 1, 500, 700, 4},
 	}
 	seeds := uint64(longtest.N(2, 40))
 	for name, open := range cores {
@@ -377,7 +385,7 @@ func TestCoreWild(t *testing.T) {
 				for seed := range seeds {
 					d := coreDrive{
 						c: open(), m: coreModel{slots: make(map[slot]map[kv.EngineHash]string)},
-						r: rand.New(rand.NewPCG(seed, 1)), slots: sh.slots, hashes: sh.hashes, values: sh.values, spaces: sh.spaces, long: sh.long,
+						r: rand.New(rand.NewPCG(seed, 1)), slots: sh.slots, hashes: sh.hashes, values: sh.values, spaces: sh.spaces, long: sh.long, seeds: sh.own,
 					}
 					steps := sh.steps
 					if RaceEnabled {
@@ -400,7 +408,13 @@ func TestCoreWild(t *testing.T) {
 					if d.c.stats(&st); st.Blocks != 0 {
 						t.Fatalf("seed %d: %d blocks left when every slot is closed", seed, st.Blocks)
 					}
-					t.Logf("seed %d: %d moves, %d held again, %d unknown, %d walks and %d lookups compared", seed, d.moves, d.helds, d.unknowns, d.walks, d.lookups)
+					rows := uint64(0)
+					if c, ok := d.c.(*chainCore); ok {
+						if rows = c.rowsMade; rows == 0 {
+							t.Errorf("seed %d: no alias row was made", seed)
+						}
+					}
+					t.Logf("seed %d: %d moves, %d held again, %d unknown, %d alias rows, %d walks and %d lookups compared", seed, d.moves, d.helds, d.unknowns, rows, d.walks, d.lookups)
 				}
 			})
 		}

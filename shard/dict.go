@@ -10,10 +10,10 @@ import (
 	"kindex/numa"
 )
 
-// dict maps engine hashes to the positions whose canonical hash they are: one
-// entry for each position of each run, whoever holds it. A position is the run's
-// index shifted by offsetBits, plus the offset. It keeps no keys; a candidate is
-// verified in the run. One hash may have several positions.
+// dict maps engine hashes to where they stand: one entry for each hash of each
+// row, whoever uses it. A position is the row's index shifted by offsetBits, plus
+// the offset. It keeps no keys; a candidate is verified in the row
+// ([chainCore.engineOf]). One hash may have several positions.
 //
 // Concurrency: the writer's alone, so its words are plain.
 type dict struct {
@@ -66,7 +66,7 @@ func (c *chainCore) growDict(lines uint64) error {
 		if info.line == 0 {
 			continue
 		}
-		keys := c.engines(info.line, info.class, 0, c.runLen(info.line))
+		keys := c.names(idx, 0, int(info.filled))
 		asm.DictInsert(c.dict.words, keys, idx<<offsetBits, c.hitsFor(len(keys)))
 	}
 	if old != nil {
@@ -83,34 +83,31 @@ func (c *chainCore) hitsFor(n int) []uint32 {
 	return c.hitBuf[:n]
 }
 
-// enter adds the positions from off of run idx to the dictionary, and marks the
+// enter adds the positions from off of a row to the dictionary, and marks the
 // runs that share an engine hash.
-func (c *chainCore) enter(line, idx uint32, off int, engines []uint64) {
+func (c *chainCore) enter(row uint32, off int, engines []uint64) {
 	hits := c.hitsFor(len(engines))
-	from := idx<<offsetBits | uint32(off)
+	from := row<<offsetBits | uint32(off)
+	base := c.basePosition(from)
 	n := asm.DictInsert(c.dict.words, engines, from, hits)
 	c.dict.n += uint64(len(engines))
 	for k, i := range hits[:n] {
 		if k > 0 && engines[i] == engines[hits[k-1]] {
 			continue // the whole batch is in: all places of this hash were marked
 		}
-		own := from + i
 		for _, p := range c.candidates(engines[i]) {
-			if p == own {
-				continue
-			}
-			// The position may be one of this very batch, not yet within len.
-			if c.engineOf(p) == engines[i] {
-				c.markDup(line)
-				c.markDup(c.runs.at(p >> offsetBits).line)
+			// The position may be one of this very batch, not yet counted as filled.
+			if q := c.basePosition(p); q != base+i && c.engineOf(p) == engines[i] {
+				c.markDup(c.runs.at(base >> offsetBits).line)
+				c.markDup(c.runs.at(q >> offsetBits).line)
 			}
 		}
 	}
 }
 
-// leave takes the positions from off of run idx out of the dictionary.
-func (c *chainCore) leave(idx uint32, off int, engines []uint64) {
-	if missing := asm.DictDelete(c.dict.words, engines, idx<<offsetBits|uint32(off)); missing != 0 {
+// leave takes the positions from off of a row out of the dictionary.
+func (c *chainCore) leave(row uint32, off int, engines []uint64) {
+	if missing := asm.DictDelete(c.dict.words, engines, row<<offsetBits|uint32(off)); missing != 0 {
 		panic("BUG: shard: position missing in the dictionary")
 	}
 	c.dict.n -= uint64(len(engines))

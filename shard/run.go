@@ -54,12 +54,16 @@ const (
 	shapeClass = 56
 )
 
-// runInfo is what only the writer knows of a run, so dense that it stays in the
-// cache.
+// runInfo is what only the writer knows of a run or an alias row, so dense that
+// it stays in the cache. A row has line, base, next, filled, users and class.
 type runInfo struct {
 	line     uint32 // 0: the index is free
 	root     uint32 // line of the root above, itself for a root
+	base     uint32 // index of the row's run; 0: this is a run
+	next     uint32 // index of the run's first row, or of the next one; 0: none
 	children uint32
+	filled   uint16 // leading engine hashes that stand in the row, or in the run's own
+	users    uint16 // slots that use the row
 	maxChild uint16 // at least the largest offset a child hangs at; 0 without any
 	held     uint16 // blocks that anybody holds, unless stale
 	class    uint8
@@ -70,21 +74,32 @@ type runInfo struct {
 const (
 	infoPage  = 1 << 10
 	maxRuns   = 1 << (32 - offsetBits) // a dictionary position is 32 bits
-	infoBytes = 20
+	infoBytes = 32
 	posOffset = maxRun - 1 // the offset's bits of a position
 )
 
-// runs is the table of runs by index. Index 0 is never given out.
+// runs is the table of runs and alias rows by index. Index 0 is never given out.
 type runs struct {
 	infos []*[infoPage]runInfo
 	next  uint32
 	free  []uint32
-	count uint32
+	count uint32 // both
+	rows  uint32
 }
 
 func (t *runs) at(idx uint32) *runInfo { return &t.infos[idx/infoPage][idx%infoPage] }
 
-// full reports whether fewer than n more runs can be had.
+// lineOf returns the line of run idx, 0 when there is none: the index may be free
+// or a row's by now.
+func (t *runs) lineOf(idx uint32) uint32 {
+	info := t.at(idx)
+	if info.base != 0 {
+		return 0
+	}
+	return info.line
+}
+
+// full reports whether fewer than n more runs and rows can be had.
 func (t *runs) full(n int) bool { return int(t.count)+n >= maxRuns }
 
 func (t *runs) take() uint32 {
@@ -141,26 +156,9 @@ func (c *chainCore) markDup(line uint32) {
 	storeWord(w, *w|flagDup)
 }
 
-// content and engines are the hashes in [lo, hi) of the run at line.
+// content is the content hashes in [lo, hi) of the run at line.
 func (c *chainCore) content(line uint32, lo, hi int) []uint64 {
 	return c.arena.words(line, runContent+lo, hi-lo)
-}
-
-func (c *chainCore) engines(line uint32, class uint8, lo, hi int) []uint64 {
-	return c.arena.words(line, runContent+int(runCap[class])+lo, hi-lo)
-}
-
-// engineOf is the engine hash that the dictionary has p for. p is a position
-// within its run's capacity, not necessarily within its length: the hashes of a
-// batch stand there before they are entered.
-func (c *chainCore) engineOf(p uint32) uint64 {
-	info := c.runs.at(p >> offsetBits)
-	return c.engineAt(info.line, info.class, int(p&posOffset))
-}
-
-// engineAt is the canonical engine hash of the position at off.
-func (c *chainCore) engineAt(line uint32, class uint8, off int) uint64 {
-	return *c.arena.w(line, runContent+int(runCap[class])+off)
 }
 
 // parent is the place the run at line hangs below; line 0 for a root.
@@ -218,9 +216,8 @@ func (c *chainCore) newRun(ns uint64, at place, contents, engines []uint64) (lin
 		storeWord(a.w(line, runEntry0+k), 0)
 	}
 	storeWords(c.content(line, 0, n), contents)
-	copyWords(c.engines(line, class, 0, n), engines[:n])
 	c.end(line)
-	c.enter(line, idx, 0, engines[:n])
+	c.fill(idx, engines[:n])
 	c.edges.insert(&c.arena, edgeHash(key, flags, contents[0]), line)
 	return line, n
 }
@@ -229,22 +226,23 @@ func (c *chainCore) newRun(ns uint64, at place, contents, engines []uint64) (lin
 // so that the first decoded block lands in place.
 func runClass(n int) uint8 { return runClassFor[(min(n+1, maxRun)+3)/4] }
 
-// appendRun adds as many of contents and engines as fit in place to the run at
-// line, and returns how many.
+// appendable returns how many blocks can be added in place to the run at line.
 //
 // Only while holders are inline: an external block's bits mean the whole run.
-func (c *chainCore) appendRun(line uint32, contents, engines []uint64) int {
-	shape := c.shape(line)
-	length := shapeLength(shape)
-	n := min(shapeCap(shape)-length, len(contents))
-	if n <= 0 || c.ext(line) != 0 {
+func (c *chainCore) appendable(line uint32) int {
+	if c.ext(line) != 0 {
 		return 0
 	}
-	storeWords(c.content(line, length, length+n), contents[:n])
-	copyWords(c.engines(line, uint8(shape>>shapeClass), length, length+n), engines[:n])
-	c.enter(line, c.index(line), length, engines[:n])
-	c.setLen(line, length+n)
-	return n
+	shape := c.shape(line)
+	return shapeCap(shape) - shapeLength(shape)
+}
+
+// appendRun adds contents, as many as are appendable, to the run at line. Their
+// engine hashes are for [chainCore.name].
+func (c *chainCore) appendRun(line uint32, contents []uint64) {
+	length := c.runLen(line)
+	storeWords(c.content(line, length, length+len(contents)), contents)
+	c.setLen(line, length+len(contents))
 }
 
 // freeRun takes away the run at line, which nobody holds and nothing hangs below.
@@ -253,11 +251,13 @@ func (c *chainCore) freeRun(line uint32) (parentLine uint32) {
 	idx := c.index(line)
 	info := c.runs.at(idx)
 	shape := c.shape(line)
-	length := shapeLength(shape)
 	key := *c.arena.w(line, runKey)
 	up := c.parent(line)
+	if info.next != 0 {
+		panic("BUG: shard: rows in a run that nobody holds")
+	}
 	c.edges.remove(&c.arena, edgeHash(key, shape&flagRoot, *c.arena.w(line, runContent)), line)
-	c.leave(idx, 0, c.engines(line, info.class, 0, length))
+	c.cut(idx, 0)
 	c.blocksHeld -= uint64(info.held)
 	if up.line != 0 {
 		u := c.runs.at(c.index(up.line))
@@ -279,7 +279,9 @@ func (c *chainCore) freeRun(line uint32) (parentLine uint32) {
 // and nothing hangs below them.
 func (c *chainCore) truncate(line uint32, n int) {
 	shape := c.shape(line)
-	c.leave(c.index(line), n, c.engines(line, uint8(shape>>shapeClass), n, shapeLength(shape)))
+	for row := c.index(line); row != 0; row = c.runs.at(row).next {
+		c.cut(row, n)
+	}
 	c.begin(line)
 	storeWord(c.arena.w(line, runShape), shape&^(0xffff<<shapeLen|0xffffffff)|uint64(n)<<shapeLen|uint64(uint32(shape)+1))
 	c.end(line)
