@@ -51,7 +51,7 @@ func ListBits(dst, bits []uint64, add uint64) int {
 	case len(bits) == 0:
 		return 0
 	case cpu.AVX512:
-		return listBitsAVX512(unsafe.SliceData(dst), len(dst), &bits[0], len(bits), add)
+		return listBitsAVX512(unsafe.SliceData(dst), len(dst), &bits[0], len(bits), add, &byteLists)
 	case cpu.AVX2:
 		return listBitsAVX2(unsafe.SliceData(dst), len(dst), &bits[0], len(bits), add, &byteLists)
 	}

@@ -7,14 +7,14 @@
 //
 // Once in a function: the labels are its.
 
-// AND512: CX words of both by eights, the last of them masked; then zeros.
+// AND512: CX words of both by eights; the rest as AND256.
 #define AND512 \
 	VPXORQ Z4, Z4, Z4                   \
 	XORL DX, DX                         \
 	CMPQ CX, R10                        \
 	CMOVQGT R10, CX                     \
 	SUBQ $8, CX                         \
-	JLT  andTail                        \
+	JLT  and4to8                        \
 and8:                                   \
 	VMOVDQU64 (R9)(DX*8), Z0            \
 	VMOVDQU64 (R11)(DX*8), Z1           \
@@ -25,32 +25,11 @@ and8:                                   \
 	ADDQ $8, DX                         \
 	CMPQ DX, CX                         \
 	JLE  and8                           \
-andTail:                                \
-	ADDQ $8, CX                         \
-	SUBQ DX, CX                         \
-	MOVL $-1, R12                       \
-	BZHIL CX, R12, R12                  \
-	KMOVB R12, K1                       \
-	VMOVDQU64.Z (R9)(DX*8), K1, Z0      \
-	VMOVDQU64.Z (R11)(DX*8), K1, Z1     \
-	VPANDQ Z1, Z0, Z2                   \
-	VPANDNQ Z0, Z1, Z3                  \
-	VPORQ Z3, Z4, Z4                    \
-	VMOVDQU64 Z2, K1, (R8)(DX*8)        \
-	ADDQ CX, DX                         \
-	VPTESTMQ Z4, Z4, K1                 \
-	KMOVB K1, R13                       \
-	JMP  andZeros                       \
-andZero:                                \
-	ORQ  (R9)(DX*8), R13                \
-	MOVQ $0, (R8)(DX*8)                 \
-	INCQ DX                             \
-andZeros:                               \
-	CMPQ DX, R10                        \
-	JLT  andZero                        \
-	XORL AX, AX                         \
-	TESTQ R13, R13                      \
-	SETEQ AX
+	VEXTRACTI64X4 $1, Z4, Y3            \
+	VPOR Y3, Y4, Y4                     \
+and4to8:                                \
+	ADDQ $4, CX                         \
+	ANDFEW
 
 // AND256: CX words of both by fours, then one by one; then zeros.
 #define AND256 \
@@ -59,7 +38,13 @@ andZeros:                               \
 	CMPQ CX, R10                        \
 	CMOVQGT R10, CX                     \
 	SUBQ $4, CX                         \
-	JLT  andTail                        \
+	ANDFEW
+
+// ANDFEW is the end of both: DX words are done, CX is how many there are, less four,
+// and Y4 has the candidates lost.
+#define ANDFEW \
+	CMPQ DX, CX                         \
+	JGT  andTail                        \
 and4:                                   \
 	VMOVDQU (R9)(DX*8), Y0              \
 	VMOVDQU (R11)(DX*8), Y1             \

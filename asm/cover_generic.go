@@ -37,7 +37,7 @@ func listBits(dst, words []uint64, add uint64) int {
 }
 
 // byteLists holds for each byte the numbers of its set bits, ascending, one byte
-// each: what the AVX2 variant of [ListBits] widens instead of compressing.
+// each: what the variants of [ListBits] widen.
 var byteLists = func() (t [256]uint64) {
 	for b := range t {
 		shift := 0

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"kindex/asm/asmtest"
 )
@@ -151,6 +152,28 @@ func TestPrefetch(t *testing.T) {
 		PrefetchRange(nil, 0)
 		PrefetchRange(nil, 100)
 	}, "prefetch", "prefetchLines", "prefetchRange")
+}
+
+func BenchmarkPrefetch(b *testing.B) {
+	lines := make([]uint64, 1<<10)
+	at, numbers := unsafe.Pointer(&lines[0]), make([]uint32, 32)
+	for i := range numbers {
+		numbers[i] = uint32(i * 2)
+	}
+	for _, f := range []struct {
+		name string
+		call func()
+	}{
+		{"one", func() { Prefetch(at) }},
+		{"lines=32", func() { PrefetchLines(at, numbers) }},
+		{"range=8", func() { PrefetchRange(at, 8) }},
+	} {
+		b.Run(f.name, func(b *testing.B) {
+			for b.Loop() {
+				f.call()
+			}
+		})
+	}
 }
 
 func BenchmarkAndWords(b *testing.B) {

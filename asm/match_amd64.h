@@ -6,12 +6,17 @@
 //
 // Once in a function: the labels are its.
 
-// MATCH512 takes any CX >= 0. Its last step is masked by what is left: the bit
-// behind the last word stands in for a difference, so that it needs no branch.
+// MATCH512 takes any CX >= 0. Fewer than eight words are masked; else the last step
+// takes the last eight, of which the first may have been compared before. The bit
+// behind the last word stands in for a difference, so that neither needs a branch.
+// (A masked last step for all would read, with an empty mask, what lies behind a
+// window, and wait for it; on a page not there yet, for an assist.)
 #define MATCH512 \
 	XORL AX, AX                         \
 	MOVQ CX, DX                         \
-	SUBQ $32, DX                        \
+	SUBQ $8, DX                         \
+	JLT  matchFew                       \
+	SUBQ $24, DX                        \
 	JLT  match8                         \
 match32:                                \
 	VMOVDQU64 (SI)(AX*8), Z0            \
@@ -32,10 +37,9 @@ match32:                                \
 	CMPQ AX, DX                         \
 	JLE  match32                        \
 match8:                                 \
-	MOVQ CX, DX                         \
-	SUBQ AX, DX                         \
-	CMPQ DX, $8                         \
-	JLT  matchTail                      \
+	LEAQ -8(CX), DX                     \
+	CMPQ AX, DX                         \
+	JGE  matchTail                      \
 matchStep8:                             \
 	VMOVDQU64 (SI)(AX*8), Z0            \
 	VPCMPUQ $4, (DI)(AX*8), Z0, K1      \
@@ -43,17 +47,23 @@ matchStep8:                             \
 	TESTL R12, R12                      \
 	JNZ  matchDiffers                   \
 	ADDQ $8, AX                         \
-	SUBQ $8, DX                         \
-	CMPQ DX, $8                         \
-	JGE  matchStep8                     \
+	CMPQ AX, DX                         \
+	JLT  matchStep8                     \
 matchTail:                              \
-	MOVL $-1, R12                       \
-	BZHIL DX, R12, R13                  \
-	KMOVB R13, K2                       \
-	VMOVDQU64.Z (SI)(AX*8), K2, Z0      \
-	VPCMPUQ $4, (DI)(AX*8), Z0, K2, K1  \
+	MOVQ DX, AX                         \
+	VMOVDQU64 (SI)(AX*8), Z0            \
+	VPCMPUQ $4, (DI)(AX*8), Z0, K1      \
 	KMOVB K1, R12                       \
-	BTSL DX, R12                        \
+	BTSL $8, R12                        \
+	JMP  matchDiffers                   \
+matchFew:                               \
+	MOVL $-1, R12                       \
+	BZHIL CX, R12, R13                  \
+	KMOVB R13, K2                       \
+	VMOVDQU64.Z (SI), K2, Z0            \
+	VPCMPUQ $4, (DI), Z0, K2, K1        \
+	KMOVB K1, R12                       \
+	BTSL CX, R12                        \
 matchDiffers:                           \
 	TZCNTL R12, R12                     \
 	ADDQ R12, AX

@@ -38,42 +38,45 @@ TEXT ·matchForwardAVX2(SB), NOSPLIT|NOFRAME, $0-32
 
 // func matchReverseAVX512(a, b *uint64, n int) int
 //
-// R8 is behind the words of a still to come, DX how many those are, AX how many
-// matched, Z7 the turning permutation.
+// R8 is behind the words of a still to come, CX how many there are in all, AX how
+// many matched, Z7 the turning permutation; DX ends the loops. Steps as in MATCH512.
 TEXT ·matchReverseAVX512(SB), NOSPLIT|NOFRAME, $0-32
 	MOVQ a+0(FP), SI
 	MOVQ b+8(FP), DI
-	MOVQ n+16(FP), DX
-	LEAQ (SI)(DX*8), R8
+	MOVQ n+16(FP), CX
+	MOVQ CX, DX
+	LEAQ (SI)(CX*8), R8
 	XORL AX, AX
 	VMOVDQU64 turn<>(SB), Z7
-	CMPQ DX, $32
+	SUBQ $8, DX
+	JLT  few
+	SUBQ $24, DX
 	JLT  reverse8
 
 reverse32:
-	VPERMQ    -64(R8), Z7, Z0
-	VPERMQ    -128(R8), Z7, Z1
-	VPERMQ    -192(R8), Z7, Z2
-	VPERMQ    -256(R8), Z7, Z3
-	VPCMPUQ   $4, (DI)(AX*8), Z0, K1
-	VPCMPUQ   $4, 64(DI)(AX*8), Z1, K2
-	VPCMPUQ   $4, 128(DI)(AX*8), Z2, K3
-	VPCMPUQ   $4, 192(DI)(AX*8), Z3, K4
-	KUNPCKBW  K1, K2, K5
-	KUNPCKBW  K3, K4, K6
-	KUNPCKWD  K5, K6, K7
-	KMOVD     K7, R12
-	TESTL     R12, R12
-	JNZ       differs
-	ADDQ      $32, AX
-	SUBQ      $256, R8
-	SUBQ      $32, DX
-	CMPQ      DX, $32
-	JGE       reverse32
+	VPERMQ   -64(R8), Z7, Z0
+	VPERMQ   -128(R8), Z7, Z1
+	VPERMQ   -192(R8), Z7, Z2
+	VPERMQ   -256(R8), Z7, Z3
+	VPCMPUQ  $4, (DI)(AX*8), Z0, K1
+	VPCMPUQ  $4, 64(DI)(AX*8), Z1, K2
+	VPCMPUQ  $4, 128(DI)(AX*8), Z2, K3
+	VPCMPUQ  $4, 192(DI)(AX*8), Z3, K4
+	KUNPCKBW K1, K2, K5
+	KUNPCKBW K3, K4, K6
+	KUNPCKWD K5, K6, K7
+	KMOVD    K7, R12
+	TESTL    R12, R12
+	JNZ      differs
+	ADDQ     $32, AX
+	SUBQ     $256, R8
+	CMPQ     AX, DX
+	JLE      reverse32
 
 reverse8:
-	CMPQ DX, $8
-	JLT  tail
+	LEAQ -8(CX), DX
+	CMPQ AX, DX
+	JGE  tail
 
 step8:
 	VPERMQ  -64(R8), Z7, Z0
@@ -83,24 +86,29 @@ step8:
 	JNZ     differs
 	ADDQ    $8, AX
 	SUBQ    $64, R8
-	SUBQ    $8, DX
-	CMPQ    DX, $8
-	JGE     step8
+	CMPQ    AX, DX
+	JLT     step8
 
 tail:
-	// What is left of a are its first DX words: they are loaded from its
-	// beginning, and the permutation turns DX words instead of eight.
+	MOVQ    DX, AX
+	VPERMQ  (SI), Z7, Z0
+	VPCMPUQ $4, (DI)(AX*8), Z0, K1
+	KMOVB   K1, R12
+	BTSL    $8, R12
+	JMP     differs
+
+few:
+	// The permutation turns CX words instead of eight.
 	MOVL         $-1, R12
-	BZHIL        DX, R12, R13
+	BZHIL        CX, R12, R13
 	KMOVB        R13, K2
-	LEAQ         -8(DX), R9
-	VPBROADCASTQ R9, Z1
+	VPBROADCASTQ DX, Z1
 	VPADDQ       Z1, Z7, Z1
 	VMOVDQU64.Z  (SI), K2, Z0
 	VPERMQ       Z0, Z1, Z0
-	VPCMPUQ      $4, (DI)(AX*8), Z0, K2, K1
+	VPCMPUQ      $4, (DI), Z0, K2, K1
 	KMOVB        K1, R12
-	BTSL         DX, R12
+	BTSL         CX, R12
 
 differs:
 	TZCNTL R12, R12
@@ -111,7 +119,8 @@ differs:
 
 // func matchReverseAVX2(a, b *uint64, n int) int
 //
-// Registers as above; the last step takes the first four words of a.
+// Registers as above, but DX is how many are still to come; the last step takes the
+// first four words of a.
 TEXT ·matchReverseAVX2(SB), NOSPLIT|NOFRAME, $0-32
 	MOVQ a+0(FP), SI
 	MOVQ b+8(FP), DI

@@ -5,6 +5,7 @@ package asm
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -191,22 +192,26 @@ func TestReadRunWhileWritten(t *testing.T) {
 		block[0] = 8
 		turn(run, block, 0)
 		var stop atomic.Bool
-		done := make(chan uint64)
+		var turns atomic.Uint64
+		done := make(chan struct{})
 		go func() {
-			k := uint64(1)
-			for ; !stop.Load(); k++ {
+			defer close(done)
+			for k := uint64(1); !stop.Load(); k++ {
+				turns.Store(k)
 				turn(run, block, k)
 				for range k % 64 {
 					_ = atomic.LoadUint64(&run[0])
 				}
 			}
-			done <- k
 		}()
 		chain := make([]uint64, 64)
 		cand := slices.Repeat([]uint64{^uint64(0)}, 8)
 		keep := make([]uint64, 8)
 		good, tries := 0, 0
-		for ; good < 20_000 && tries < 5_000_000; tries++ {
+		for ; (good < 20_000 || turns.Load() < 1000) && tries < 5_000_000; tries++ {
+			if tries%1000 == 0 {
+				runtime.Gosched() // on one core, the writer's turn
+			}
 			k := atomic.LoadUint64(&run[2])
 			for i := range chain {
 				chain[i] = k
@@ -231,7 +236,8 @@ func TestReadRunWhileWritten(t *testing.T) {
 			}
 		}
 		stop.Store(true)
-		t.Logf("%d turns, %d of %d reads good", <-done, good, tries)
+		<-done
+		t.Logf("%d turns, %d of %d reads good", turns.Load(), good, tries)
 		if good == 0 {
 			t.Errorf("no read was good")
 		}

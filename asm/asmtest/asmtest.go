@@ -135,7 +135,7 @@ func report(w io.Writer, variants map[string][]string) (faults []string) {
 func filtered(args []string) bool {
 	return slices.ContainsFunc(args, func(arg string) bool {
 		for _, name := range []string{"run", "skip", "list", "fuzz"} {
-			if v, ok := strings.CutPrefix(strings.TrimPrefix(arg, "-"), "-test."+name+"="); ok && v != "" {
+			if v, ok := strings.CutPrefix(strings.TrimLeft(arg, "-"), "test."+name+"="); ok && v != "" {
 				return true
 			}
 		}
