@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Hop before: runs, holder blocks and edge tables, which want lines.
+// Hop before: runs and holder blocks, which want lines.
 // Hop after: numa, with address space.
 
 package shard
@@ -97,7 +97,7 @@ func pieceLink(class int) int {
 	return extCounts
 }
 
-// span is unused lines that once belonged to a table of any size.
+// span is lines that were never handed out.
 type span struct{ line, n uint32 }
 
 // arena hands out pieces of an address space in lines, by class. Line 0 is never
@@ -115,12 +115,13 @@ type arena struct {
 	free  [numPieces]uint32
 	nfree [numPieces]uint32
 	live  [numPieces]uint32
-	spare []span // a few at a time: freed tables
+	spare []span // a few at a time: what growth left out
 
 	spareLines uint64
-	edgeLines  uint64
-	// outside is memory outside the arena that counts against the bound, in lines.
-	outside uint64
+	// outside is memory outside the arena that counts against the bound, in lines:
+	// the dictionary's. edgeLines is the edge table's.
+	outside   uint64
+	edgeLines uint64
 }
 
 // init reserves address space for bytes, the default when 0.
@@ -132,12 +133,12 @@ func (a *arena) init(bytes uint64) error {
 	a.soft = uint32(lines)
 	a.hard = uint32(min(lines+lines>>arenaSlackShift+arenaSlackLines, maxLines))
 	a.next = 1
-	return a.reserve()
+	return a.reserveArena()
 }
 
 // room returns how many lines stores may still take.
 func (a *arena) room() uint64 {
-	taken := uint64(a.next) + a.outside
+	taken := uint64(a.next) + a.outside + a.edgeLines
 	if taken >= uint64(a.soft) {
 		return 0
 	}
@@ -168,7 +169,7 @@ func (a *arena) give(class int, line uint32) {
 	a.nfree[class]++
 }
 
-// lines returns n lines in a row, zeroed unless they are spare.
+// lines returns n zeroed lines in a row.
 func (a *arena) lines(n uint32) uint32 {
 	for i := range a.spare {
 		s := &a.spare[i]
@@ -193,25 +194,10 @@ func (a *arena) lines(n uint32) uint32 {
 	return line
 }
 
-// addSpare takes lines back that never held a run's header or a holder block.
+// addSpare notes lines that growth left out.
 func (a *arena) addSpare(line, n uint32) {
 	a.spare = append(a.spare, span{line, n})
 	a.spareLines += uint64(n)
-}
-
-// takeTable and giveTable are for the edge table, whose size is its own.
-func (a *arena) takeTable(n uint32) uint32 {
-	line := a.lines(n)
-	for k := range int(n) * lineWords {
-		storeWord(a.w(line, k), 0)
-	}
-	a.edgeLines += uint64(n)
-	return line
-}
-
-func (a *arena) giveTable(line, n uint32) {
-	a.edgeLines -= uint64(n)
-	a.addSpare(line, n)
 }
 
 // bytes adds the arena's lines to b by purpose.

@@ -4,12 +4,17 @@
 
 package shard
 
-import "fmt"
+import (
+	"fmt"
+
+	"kindex/numa"
+)
 
 // Slabs of the heap arena. A piece never spans two slabs that were made apart.
 const (
-	slabLines = 1 << 12 // 256 KiB
+	slabLines = 1 << 10 // 64 KiB
 	slabWaste = slabLines
+	hugeLines = slabLines
 	heapLines = 1 << 25 // 2 GiB at most
 )
 
@@ -22,14 +27,37 @@ type arenaMemory struct {
 	committed uint32
 }
 
-// reserve bounds the arena to what a heap can carry.
-func (a *arena) reserve() error {
+// reserve bounds m to lines.
+func (m *arenaMemory) reserve(lines uint64, _ numa.Placement) error {
+	m.slabs = make([][]uint64, lines/slabLines+1)
+	return nil
+}
+
+// use makes at least the first lines lines usable, what is missing in one piece,
+// and returns how many are.
+func (m *arenaMemory) use(lines uint64) (uint32, error) {
+	start := int(m.committed / slabLines)
+	slabs := int((lines+slabLines-1)/slabLines) - start
+	if start+slabs > len(m.slabs) {
+		return 0, fmt.Errorf("past the %d lines reserved", len(m.slabs)*slabLines)
+	}
+	if slabs > 0 {
+		words := make([]uint64, slabs*slabLines*lineWords)
+		for i := range slabs {
+			m.slabs[start+i] = words[i*slabLines*lineWords:]
+		}
+		m.committed += uint32(slabs) * slabLines
+	}
+	return m.committed, nil
+}
+
+// reserveArena bounds the arena to what a heap can carry.
+func (a *arena) reserveArena() error {
 	if a.hard > heapLines {
 		a.hard = heapLines
 		a.soft = min(a.soft, a.hard-a.hard/4)
 	}
-	a.slabs = make([][]uint64, a.hard/slabLines+1)
-	return nil
+	return a.reserve(uint64(a.hard), a.placement)
 }
 
 // ensure is for systems that may refuse memory: the Go heap ends the process.
@@ -40,20 +68,11 @@ func (a *arena) grow(next, n uint32) uint32 {
 	if next+n <= a.committed {
 		return next
 	}
-	start := a.committed
-	slabs := (n + slabLines - 1) / slabLines
-	if start == 0 {
-		slabs = n/slabLines + 1 // line 0 means none
+	start := max(a.committed, 1) // line 0 means none
+	if _, err := a.use(uint64(start) + uint64(n)); err != nil {
+		panic("BUG: shard: arena: " + err.Error())
 	}
-	if int(start/slabLines+slabs) > len(a.slabs) {
-		panic(fmt.Sprintf("BUG: shard: arena past its %d lines", a.hard))
-	}
-	words := make([]uint64, int(slabs)*slabLines*lineWords)
-	for i := range slabs {
-		a.slabs[start/slabLines+i] = words[int(i)*slabLines*lineWords:]
-	}
-	a.committed = start + slabs*slabLines
-	return max(start, 1)
+	return start
 }
 
 // release leaves the slabs to the garbage collector.

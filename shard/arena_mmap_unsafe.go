@@ -10,8 +10,12 @@ import (
 	"kindex/numa"
 )
 
-// slabWaste is the most lines that growth may leave unused at a time.
-const slabWaste = 0
+const (
+	// slabWaste is the most lines that growth may leave unused at a time.
+	slabWaste = 0
+	// hugeLines is the number of lines in a huge page.
+	hugeLines = numa.HugePage / lineBytes
+)
 
 // arenaMemory is one mapping: lines are found by adding to its base.
 type arenaMemory struct {
@@ -19,13 +23,30 @@ type arenaMemory struct {
 	region *numa.Region
 }
 
-// reserve takes address space for a.hard lines, or for less, halving, where the
-// machine's limits do not allow it.
-func (a *arena) reserve() error {
+// reserve takes address space for lines lines, whose memory is to lie at.
+func (m *arenaMemory) reserve(lines uint64, at numa.Placement) error {
+	r, err := numa.Reserve(lines*lineBytes, at)
+	if err != nil {
+		return err
+	}
+	m.region, m.base = r, r.Base()
+	return nil
+}
+
+// use makes at least the first lines lines usable and returns how many are.
+func (m *arenaMemory) use(lines uint64) (uint32, error) {
+	if err := m.region.Commit(lines * lineBytes); err != nil {
+		return 0, err
+	}
+	return uint32(min(m.region.Committed()/lineBytes, maxLines)), nil
+}
+
+// reserveArena takes address space for a.hard lines, or for less, halving, where
+// the machine's limits do not allow it.
+func (a *arena) reserveArena() error {
 	for {
-		r, err := numa.Reserve(uint64(a.hard)*lineBytes, a.placement)
+		err := a.reserve(uint64(a.hard), a.placement)
 		if err == nil {
-			a.region, a.base = r, r.Base()
 			return nil
 		}
 		if a.hard <= arenaSlackLines {

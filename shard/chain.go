@@ -22,13 +22,14 @@ type chainCore struct {
 	// testHookLookup, where a test sets it before the first lookup, is called
 	// between a lookup's reads, so that the test can let the writer run there.
 	testHookLookup func()
-	_              [32]byte // up to a line of 64 bytes: what follows is written all the time
+	_              [24]byte // up to a line of 64 bytes: what follows is written all the time
 
-	arena   arena
-	runs    runs
-	dict    dict
-	slots   [slotPages]*[slotPage]slotState
-	maxOpen slot // the largest ever open
+	edgeState edgeWriter
+	arena     arena
+	runs      runs
+	dict      dict
+	slots     [slotPages]*[slotPage]slotState
+	maxOpen   slot // the largest ever open
 
 	blocksHeld uint64   // positions that anybody holds, but for stale runs
 	rowsMade   uint64   // alias rows, ever
@@ -81,10 +82,21 @@ func newChainCore(o Options) (*chainCore, error) {
 	if err := c.arena.init(o.ArenaBytes); err != nil {
 		return nil, err
 	}
-	// The address space goes when the core does. Every method that touches the
-	// arena keeps the core alive to its end.
-	runtime.AddCleanup(c, func(m arenaMemory) { m.release() }, c.arena.arenaMemory)
+	if err := c.initEdges(uint64(c.arena.hard)); err != nil {
+		c.arena.release()
+		return nil, err
+	}
+	// The address space goes when the core does. Every method that touches it keeps
+	// the core alive to its end.
+	runtime.AddCleanup(c, func(m [2]arenaMemory) { m[0].release(); m[1].release() },
+		[2]arenaMemory{c.arena.arenaMemory, c.edges.arenaMemory})
 	return c, nil
+}
+
+// release gives the address space back. Nobody may use c any more.
+func (c *chainCore) release() {
+	c.arena.release()
+	c.edges.release()
 }
 
 // slot returns the state of s, which may be closed.

@@ -4,12 +4,15 @@ package shard
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/numa"
 )
 
 // benchCore is a core whose chains of blocks blocks are each held by holders of
@@ -195,4 +198,44 @@ func BenchmarkChainBytes(b *testing.B) {
 			b.ReportMetric(float64(sum)/float64(held), "B/membership")
 		})
 	}
+}
+
+// BenchmarkEdgesGrow enters a million edges, and reports the CPU time of one with
+// its share of growth, and of the longest.
+func BenchmarkEdgesGrow(b *testing.B) {
+	const n = 1_000_000
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	r := rand.New(rand.NewPCG(1, 1))
+	tags := make([]uint32, n)
+	for i := range tags {
+		tags[i] = max(r.Uint32(), 1)
+	}
+	grow := func(each func(insert func())) {
+		c := newChain(b, Options{})
+		for i, tag := range tags {
+			each(func() {
+				if !c.edgesUsable(c.edgesWant(1)) {
+					b.Fatal("no memory")
+				}
+				c.insertEdge(tag, uint32(i+1))
+			})
+		}
+		c.release()
+	}
+	least, longest := int64(math.MaxInt64), int64(math.MaxInt64)
+	for b.Loop() {
+		begin := numa.ThreadCPU()
+		grow(func(insert func()) { insert() })
+		least = min(least, numa.ThreadCPU()-begin)
+		worst := int64(0)
+		grow(func(insert func()) {
+			begin := numa.ThreadCPU()
+			insert()
+			worst = max(worst, numa.ThreadCPU()-begin)
+		})
+		longest = min(longest, worst)
+	}
+	b.ReportMetric(float64(least)/n, "cpu-ns/edge")
+	b.ReportMetric(float64(longest), "longest-cpu-ns")
 }

@@ -56,7 +56,8 @@ func (c *chainCore) check() {
 		}
 	}
 	k.must(k.entries == c.dict.n, "%d positions, dictionary has %d", k.entries, c.dict.n)
-	k.must(uint64(count) == c.edges.n, "%d runs, %d edges", count, c.edges.n)
+	k.must(uint64(count) == c.edgeState.n, "%d runs, %d edges", count, c.edgeState.n)
+	k.edges()
 	k.hashes()
 	for i := range c.slots {
 		if c.slots[i] == nil {
@@ -85,7 +86,7 @@ func (k *checker) run(idx, line uint32) {
 	k.live[info.class]++
 
 	key, root := *c.arena.w(line, runKey), shape&flagRoot
-	k.must(c.edges.find(c, key, root, *c.arena.w(line, runContent)) == line, "run %d: its edge leads elsewhere", idx)
+	k.must(c.findEdge(key, root, *c.arena.w(line, runContent)) == line, "run %d: its edge leads elsewhere", idx)
 	if up := c.parent(line); up.line != 0 {
 		upIdx := c.index(up.line)
 		k.must(c.runs.at(upIdx).line == up.line, "run %d: its parent is dead", idx)
@@ -203,6 +204,42 @@ func (k *checker) extBlock(idx, ext uint32, holders int) {
 	k.live[g.class]++
 }
 
+// edges holds every line of the edge table against the runs: each run in one slot,
+// and each line counts exactly those that passed it.
+func (k *checker) edges() {
+	c := k.c
+	t := &c.edgeState
+	desc := c.edges.desc.Load()
+	k.must(t.growing == (uint32(desc) < uint32(desc>>32)) || t.growing && uint32(desc) == uint32(desc>>32), "edges: growing %t, desc %#x", t.growing, desc)
+	k.must(t.end <= t.usable, "edges: end %d, %d usable", t.end, t.usable)
+	passed := make([]uint64, t.end+1)
+	seen := map[uint32]bool{}
+	for l := range min(t.end+edgeSpill, t.usable) {
+		for s := 1; s <= edgeSlots; s++ {
+			slot := *c.edges.w(l, s)
+			if slot == 0 {
+				continue
+			}
+			run, tag := uint32(slot), uint32(slot>>32)
+			k.must(!seen[run], "edges: run at line %d twice", run)
+			seen[run] = true
+			k.must(c.runs.at(c.index(run)).line == run, "edges: line %d leads to a dead run", l)
+			k.must(edgeTag(*c.arena.w(run, runKey), c.shape(run)&flagRoot, *c.arena.w(run, runContent)) == tag, "edges: line %d: wrong tag", l)
+			home := edgeHome(desc, tag)
+			k.must(home <= l && l < t.end, "edges: an entry in line %d, home %d, end %d", l, home, t.end)
+			for ; home < l; home++ {
+				passed[home]++
+			}
+		}
+	}
+	k.must(uint64(len(seen)) == t.n, "edges: %d slots, says %d", len(seen), t.n)
+	for l, n := range passed {
+		if uint32(l) < t.usable {
+			k.must(*c.edges.w(uint32(l), 0) == n, "edges: %d passed line %d, says %d", n, l, *c.edges.w(uint32(l), 0))
+		}
+	}
+}
+
 // hashes holds the dictionary against the runs, and the dup flags.
 func (k *checker) hashes() {
 	c := k.c
@@ -280,7 +317,7 @@ func (k *checker) slot(s slot, st *slotState) {
 func (k *checker) pieces() {
 	a := &k.c.arena
 	taken := map[uint32]bool{}
-	total := uint64(1) + a.spareLines + a.edgeLines
+	total := uint64(1) + a.spareLines
 	for class := range numPieces {
 		k.must(a.live[class] == k.live[class], "class %d: %d pieces, says %d", class, k.live[class], a.live[class])
 		n := uint32(0)

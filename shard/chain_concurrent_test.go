@@ -290,7 +290,7 @@ func (s *script) interleave(seed uint64) error {
 	if err != nil {
 		return err
 	}
-	defer c.arena.release()
+	defer c.release()
 	for i := range s.slots {
 		c.open(slot(i + 1))
 	}

@@ -28,7 +28,7 @@ package shard
 //
 // # Layout
 //
-//	edges (arena)                      runs (arena)
+//	edges (own mapping)                runs (arena)
 //	 (namespace, content)  ------+      header 64 B | content[cap] | eng[cap]
 //	 (run, offset, content) --+  +--->  +--------------------------------------+
 //	                          |         | version gen len key ext gap  e e e   |
@@ -87,7 +87,8 @@ package shard
 //	freed                    edge slot; version odd; gen+1 version even
 //	edge added               overflow counts               slot, one store
 //	edge removed             slot, then overflow counts    slot
-//	edge table grown         new table                     desc, one store
+//	edges moved on growth    copies at their new homes     desc, one store; then the
+//	                                                       originals go, as removed
 //	gain below a gap         gap clock, gap stamp          entry or bit, afterwards
 //	move of a hash           all losses, in all runs       each its own entry
 //	                         then all gains, top down      each its own entry
@@ -124,13 +125,18 @@ package shard
 // writer sees. A piece of the arena is used again only as what it was: a run's
 // header stays a header of the same class, a holder block one of the same class.
 // So a reader with an old line number reads a version, a generation and a geometry
-// that fit the memory behind them, and then finds that the version has changed. A
-// replaced edge table's lines may become anything; its reader compares desc
-// before it follows a slot and before it says that there is none.
+// that fit the memory behind them, and then finds that the version has changed.
+//
+// The edge table grows in place, in address space reserved for the most runs: its
+// lines stay its lines, and no table is ever replaced. A reader keeps the home line
+// that desc gave it; where it finds nothing and the home is another by now, it looks
+// there. Homes never move down, so that the same home before and after means that
+// the entry did not move meanwhile.
 //
 // # Limits
 //
 //   - 65,535 slots.
+//   - The edge table keeps its size when runs go.
 //   - 512 blocks a run, so that an offset has 9 bits and a hole bitmap one line;
 //     8,388,607 runs, so that a position has 32.
 //   - Options.ArenaBytes, 64 GiB by default, in 32-bit line numbers. Past it stores

@@ -94,37 +94,32 @@ func (w *walker) step() outcome {
 	if w.line != 0 {
 		key, root = childKey(place{line: w.line, off: uint16(w.off)}), 0
 	}
-	h := edgeHash(key, root, w.chain[w.depth])
-	want := edgeSlot(h, 0) >> 32
+	tag := edgeTag(key, root, w.chain[w.depth])
 	desc := c.edges.desc.Load()
-	base, lines := uint32(desc>>32), uint64(uint32(desc))
-	l := edgeHome(h, lines)
-	for range lines {
-		line := base + uint32(l)
-		for k := 1; k <= edgeSlots; k++ {
-			slot := atomic.LoadUint64(c.arena.w(line, k))
-			if slot>>32 != want {
-				continue
+	for {
+		if hook := c.testHookLookup; hook != nil {
+			hook()
+		}
+		home := edgeHome(desc, tag)
+		for l := home; ; l++ {
+			for k := 1; k <= edgeSlots; k++ {
+				slot := atomic.LoadUint64(c.edges.w(l, k))
+				if uint32(slot>>32) != tag {
+					continue
+				}
+				if out := w.pass(uint32(slot), key, root); out != readOther {
+					return out
+				}
 			}
-			// The table may have been replaced and its lines be anything by now.
-			if c.edges.desc.Load() != desc {
-				return readRestart
-			}
-			if out := w.pass(uint32(slot), key, root); out != readOther {
-				return out
+			if atomic.LoadUint64(c.edges.w(l, 0)) == 0 {
+				break
 			}
 		}
-		if atomic.LoadUint64(c.arena.w(line, 0)) == 0 {
-			break
-		}
-		if l++; l == lines {
-			l = 0
+		// The entry may have moved to another home behind this back.
+		if desc = c.edges.desc.Load(); edgeHome(desc, tag) == home {
+			return readOther
 		}
 	}
-	if c.edges.desc.Load() != desc {
-		return readRestart
-	}
-	return readOther
 }
 
 // pass reads the run at line and, when it is the one that key and the next block

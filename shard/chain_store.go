@@ -59,7 +59,7 @@ func (c *chainCore) locate(ns uint64, at place, contents []uint64) (known int, e
 	c.segs = c.segs[:0]
 	for known < len(contents) {
 		if at.line == 0 {
-			at.line = c.edges.find(c, ns, flagRoot, contents[known])
+			at.line = c.findEdge(ns, flagRoot, contents[known])
 			if at.line == 0 {
 				return known, at
 			}
@@ -76,7 +76,7 @@ func (c *chainCore) locate(ns uint64, at place, contents []uint64) (known int, e
 		if shape&flagParent == 0 || c.runs.at(c.index(at.line)).maxChild < at.off {
 			return known, at
 		}
-		child := c.edges.find(c, childKey(at), 0, contents[known])
+		child := c.findEdge(childKey(at), 0, contents[known])
 		if child == 0 {
 			return known, at
 		}
@@ -127,15 +127,18 @@ func (c *chainCore) reserve(want need, n int) error {
 			reused++
 		}
 	}
-	lines += edgeLinesFor(c.edges.desc.Load(), c.edges.n+uint64(made))
+	edgesWant := c.edgesWant(made)
+	edgeLines := c.edgeLines(edgesWant, made)
+	lines += edgeLines - min(edgeLines, c.arena.edgeLines)
 	dictLines := c.dict.linesFor(c.dict.n + uint64(n+want.entries))
 	if dictLines > 0 {
 		lines += dictLines - c.arena.outside
 	}
-	if lines+slabWaste > c.arena.room() || c.runs.full(made+want.rows) || !c.arena.ensure(lines) {
+	if lines+slabWaste > c.arena.room() || c.runs.full(made+want.rows) || !c.arena.ensure(lines) ||
+		!c.edgesUsable(edgesWant) {
 		return ErrArenaFull
 	}
-	c.edges.reserve(c, made)
+	c.arena.edgeLines = edgeLines
 	if dictLines > 0 {
 		return c.growDict(dictLines)
 	}

@@ -434,6 +434,6 @@ func FuzzChain(f *testing.F) {
 			}
 		}
 		p.compare(t)
-		p.chain.arena.release()
+		p.chain.release()
 	})
 }

@@ -218,7 +218,7 @@ func (c *chainCore) newRun(ns uint64, at place, contents, engines []uint64) (lin
 	storeWords(c.content(line, 0, n), contents)
 	c.end(line)
 	c.fill(idx, engines[:n])
-	c.edges.insert(&c.arena, edgeHash(key, flags, contents[0]), line)
+	c.insertEdge(edgeTag(key, flags, contents[0]), line)
 	return line, n
 }
 
@@ -256,7 +256,7 @@ func (c *chainCore) freeRun(line uint32) (parentLine uint32) {
 	if info.next != 0 {
 		panic("BUG: shard: rows in a run that nobody holds")
 	}
-	c.edges.remove(&c.arena, edgeHash(key, shape&flagRoot, *c.arena.w(line, runContent)), line)
+	c.removeEdge(edgeTag(key, shape&flagRoot, *c.arena.w(line, runContent)), line)
 	c.cut(idx, 0)
 	c.blocksHeld -= uint64(info.held)
 	if up.line != 0 {
