@@ -4,6 +4,9 @@ package asm
 
 import "kindex/asm/internal/cpu"
 
+// LevelAuto names the best level that this build and this machine have.
+const LevelAuto = cpu.Auto
+
 // Level returns the name of the set of instructions in use: avx512, avx2 or
 // generic. At start it is the best that this build and this machine have.
 func Level() string { return cpu.Level() }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"kindex/asm"
 	"kindex/harness/bench"
 	"kindex/harness/live"
 	"kindex/harness/verify"
@@ -82,7 +83,11 @@ func oneOf(names []string) string {
 
 // parse reads flags, which may stand before, between and after the other
 // arguments, and returns those. done is set when the command must end with code.
+//
+// Every command takes --cpu-features, which is applied at once. A command that
+// starts others of this program hands [asm.Level] on.
 func (c *command) parse(fs *flag.FlagSet, args []string, stdout, stderr io.Writer) (rest []string, code int, done bool) {
+	fs.Func("cpu-features", "instructions that the index may use at most: `auto|avx512|avx2|generic` (default auto)", asm.SetLevel)
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
 	for {

@@ -95,6 +95,7 @@ func TestCommands(t *testing.T) {
 		{"a lost message", []string{"verify", plain(t, "vllm032_block16_eviction.jsonl.gz", lose(20))}, 1, "memberships: expected", ""},
 		{"bench with a bad index", []string{"bench", "--kv-index", "tree"}, 2, "", `--kv-index "tree": must be chain`},
 		{"bench with no repeats", []string{"bench", "--repeats", "0"}, 2, "", "--repeats 0: must be 1 to 1000"},
+		{"bench with other instructions", []string{"bench", "--cpu-features", "sse"}, 2, "", `"sse": must be auto, avx512, avx2 or generic`},
 		{"run with an argument", []string{"run", "x"}, 2, "", `unexpected argument "x"`},
 		{"run with a bad flag", []string{"run", "--for", "soon"}, 2, "", `invalid value "soon"`},
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"kindex/asm"
 	"kindex/shard"
 )
 
@@ -19,7 +20,9 @@ import (
 type Config struct {
 	Listen  string // host:port of the HTTP server
 	KVIndex string // one of shard.Kinds
-	Workers []Registration
+	// CPUFeatures is what asm.SetLevel takes. [Run] applies it, once a process.
+	CPUFeatures string
+	Workers     []Registration
 
 	MaxStreams      int   // (worker, rank) streams at once
 	MaxBodyBytes    int64 // of an HTTP request
@@ -55,6 +58,8 @@ func DefaultConfig() Config {
 	return Config{
 		Listen:  "127.0.0.1:8090",
 		KVIndex: shard.Kinds[0],
+
+		CPUFeatures: asm.LevelAuto,
 
 		MaxStreams:      shard.MaxHolders,
 		MaxBodyBytes:    8 << 20,
@@ -172,6 +177,13 @@ func (c *Config) options() []option {
 			return nil
 		}},
 		choice("kv-index", "index that answers lookups: "+strings.Join(shard.Kinds, ", "), &c.KVIndex, shard.Kinds),
+		{"cpu-features", "instructions that the index's kernels may use at most: auto, avx512, avx2 or generic", func() string { return c.CPUFeatures }, func(s string) error {
+			if err := asm.CheckLevel(s); err != nil {
+				return err
+			}
+			c.CPUFeatures = s
+			return nil
+		}},
 		count("max-streams", "(worker, rank) streams at once", &c.MaxStreams, 1, shard.MaxHolders),
 		size("max-body-bytes", "HTTP request body", &c.MaxBodyBytes, 1<<10, 1<<30),
 		count("max-connections", "HTTP connections at once", &c.MaxConnections, 1, 1<<20),

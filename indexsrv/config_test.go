@@ -36,6 +36,7 @@ func TestConfigPrecedence(t *testing.T) {
 # a comment
 listen: "127.0.0.1:9000"
 kv-index: reference
+cpu-features: generic
 max-body-bytes: 1MiB
 max-streams: 100
 connect-period: 1m
@@ -51,6 +52,7 @@ worker:
 `)
 	want := DefaultConfig()
 	want.Listen, want.KVIndex, want.MaxBodyBytes, want.MaxStreams = "127.0.0.1:9000", "reference", 1<<20, 100
+	want.CPUFeatures = "generic"
 	want.ConnectPeriod, want.LogLevel, want.LogFormat = time.Minute, slog.LevelDebug, "json"
 	want.Workers = []Registration{
 		{Instance: NumberID(1), Endpoint: "tcp://h:5557", ReplayEndpoint: "tcp://h:6557", Model: "m", BlockSize: 16, Ranks: 2},
@@ -122,6 +124,7 @@ func TestConfigFaults(t *testing.T) {
 	file("listen: nonsense\n", `FILE:1: listen: "nonsense" must be host:port`)
 	file("listen: ':99999'\n", `FILE:1: listen: ":99999": the port must be`)
 	file("kv-index: btree\n", `FILE:1: kv-index: "btree": must be one of`)
+	file("cpu-features: sse\n", `FILE:1: cpu-features: "sse": must be auto, avx512, avx2 or generic`)
 	file("listen: &x 127.0.0.1:1\nkv-index: *x\n", "FILE:1: listen: must be one plain value", "FILE:2: kv-index: must be one plain value")
 	file("max-body-bytes: 8MB\n", `FILE:1: max-body-bytes: "8MB" must be 1KiB to 1GiB`)
 	file("max-body-bytes: 99999999999999999999\n", "FILE:1: max-body-bytes: ")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"kindex/asm"
 	"kindex/shard"
 )
 
@@ -121,7 +122,7 @@ func (h *Host) Serve(ctx context.Context) error {
 		}
 	}
 	h.warnIfOpen()
-	h.log.Info("serving", "url", "http://"+h.Addr().String(), "index", h.cfg.KVIndex, "workers", len(h.cfg.Workers))
+	h.log.Info("serving", "url", "http://"+h.Addr().String(), "index", h.cfg.KVIndex, "cpu_features", asm.Level(), "workers", len(h.cfg.Workers))
 	served := make(chan error, 1)
 	go func() { served <- h.server.Serve(&stallListener{h.ln, h.cfg.WriteStallTimeout}) }()
 	select {

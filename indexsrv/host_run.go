@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 
+	"kindex/asm"
 	"kindex/shard"
 )
 
@@ -29,8 +30,8 @@ func Run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 		err = writeUsage(stdout)
 	case actVersion:
 		version, revision := buildVersion()
-		_, err = fmt.Fprintf(stdout, "indexsrv %s (%s, %s %s/%s, index %v)\n",
-			version, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH, shard.Kinds)
+		_, err = fmt.Fprintf(stdout, "indexsrv %s (%s, %s %s/%s, index %v, cpu features %s)\n",
+			version, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH, shard.Kinds, asm.Level())
 	case actDefaults:
 		err = writeDefaults(stdout)
 	case actCheck:
@@ -50,7 +51,13 @@ func serve(cfg *Config, stderr io.Writer, signals <-chan os.Signal) int {
 	sink := NewLogSink(stderr, cfg.LogFormat, cfg.LogQueue)
 	defer sink.Close()
 	log := newLogger(sink, cfg.LogFormat, cfg.LogLevel)
-	h, err := New(*cfg, log)
+	var h *Host
+	err := asm.SetLevel(cfg.CPUFeatures)
+	if err != nil {
+		err = fmt.Errorf("cpu-features: %w", err)
+	} else {
+		h, err = New(*cfg, log)
+	}
 	if err == nil {
 		err = h.Listen()
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/valyala/fasthttp"
 
+	"kindex/asm"
 	"kindex/shard"
 )
 
@@ -81,7 +82,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	descBuild    = desc("build_info", "What runs here; the value is always 1.", "version", "revision", "go_version", "kv_index")
+	descBuild    = desc("build_info", "What runs here; the value is always 1.", "version", "revision", "go_version", "kv_index", "cpu_features")
 	descRequests = desc("http_requests_total", "HTTP requests answered, by path and status.", "route", "code")
 	descPanics   = desc("http_panics_total", "HTTP requests that met a fault in this program.")
 	descLogs     = desc("log_lines_dropped_total", "Log lines dropped because the sink was slow.")
@@ -131,7 +132,7 @@ func counter(d *prometheus.Desc, v uint64, labels ...string) prometheus.Metric {
 func (c *collector) host(ch chan<- prometheus.Metric) {
 	m := c.h.met
 	version, revision := buildVersion()
-	ch <- gauge(descBuild, 1, version, revision, runtime.Version(), c.h.cfg.KVIndex)
+	ch <- gauge(descBuild, 1, version, revision, runtime.Version(), c.h.cfg.KVIndex, asm.Level())
 	for r := range m.requests {
 		route := "unknown"
 		if r < len(routes) {

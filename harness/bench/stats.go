@@ -9,6 +9,8 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+
+	"kindex/asm"
 )
 
 // Figure is one measured quantity over all repeats.
@@ -42,11 +44,12 @@ type Machine struct {
 	Go     string `json:"go"`
 	Arch   string `json:"arch"`
 	Commit string `json:"commit"`
-	Load   string `json:"load"` // the machine's load averages when it began
+	Level  string `json:"cpu_features"` // what the index's kernels use
+	Load   string `json:"load"`         // the machine's load averages when it began
 }
 
 func machine() Machine {
-	m := Machine{CPUs: runtime.NumCPU(), Go: runtime.Version(), Arch: runtime.GOOS + "/" + runtime.GOARCH, CPU: "unknown", Commit: "unknown"}
+	m := Machine{CPUs: runtime.NumCPU(), Go: runtime.Version(), Arch: runtime.GOOS + "/" + runtime.GOARCH, Level: asm.Level(), CPU: "unknown", Commit: "unknown"}
 	if f, err := os.Open("/proc/cpuinfo"); err == nil {
 		for in := bufio.NewScanner(f); in.Scan(); {
 			if name, value, ok := strings.Cut(in.Text(), ":"); ok && strings.TrimSpace(name) == "model name" {

@@ -19,7 +19,7 @@ func (r *Report) WriteJSON(w io.Writer) error { return json.NewEncoder(w).Encode
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	m := r.Machine
-	fmt.Fprintf(&b, "%s, %d CPUs, Linux %s, %s %s, load %s\n", m.CPU, m.CPUs, m.Kernel, m.Go, m.Arch, m.Load)
+	fmt.Fprintf(&b, "%s, %d CPUs, %s, Linux %s, %s %s, load %s\n", m.CPU, m.CPUs, m.Level, m.Kernel, m.Go, m.Arch, m.Load)
 	fmt.Fprintf(&b, "commit %s, index %s, seed %d, %d repeats: median (least to greatest)\n\n", m.Commit, r.Index, r.Seed, r.Repeats)
 	t := tabwriter.NewWriter(&b, 0, 0, 1, ' ', 0)
 	fmt.Fprintln(t, "| frame to index, ns of CPU per stored block\t| decode\t| hash\t| index\t| all\t|")

@@ -11,6 +11,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"kindex/asm"
 )
 
 // run is one run.
@@ -79,7 +81,7 @@ func (r *run) start(ctx context.Context) error {
 	if addr != r.cfg.Listen {
 		r.printf("%s is taken, %s is not\n", r.cfg.Listen, addr)
 	}
-	args := []string{"--listen", addr}
+	args := []string{"--listen", addr, "--cpu-features", asm.Level()}
 	if r.cfg.Index != "" {
 		args = append(args, "--kv-index", r.cfg.Index)
 	}

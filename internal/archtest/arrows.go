@@ -30,8 +30,8 @@ var arrows = []arrow{
 
 	{
 		"indexsrv",
-		[]string{"relay", "relay/wire", "lanes", "shard", "numa", "proto/...", "internal/..."},
-		"the index host joins streams, lanes and shards; nobody below knows it",
+		[]string{"relay", "relay/wire", "lanes", "shard", "asm", "numa", "proto/...", "internal/..."},
+		"the index host joins streams, lanes and shards, and says which kernels run; nobody below knows it",
 	},
 	{"indexclient", []string{"proto/...", "internal/..."}, "others import the client: it drags in no index and no engine wire"},
 	{

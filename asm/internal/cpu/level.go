@@ -69,7 +69,9 @@ func Set(name string) error {
 	if name == Auto {
 		name = Had()[0]
 	}
-	set(name)
+	if name != Level() {
+		set(name)
+	}
 	return nil
 }
 
