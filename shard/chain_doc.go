@@ -16,11 +16,14 @@ package shard
 //   - An offset is a number of blocks of a run; what hangs at offset n hangs below
 //     its n-th block.
 //   - A slot is one set of memberships: see [core].
-//   - A position's canonical engine hash is the one it was first stored by. It
-//     serves all slots that agree with it.
-//   - An exception is an engine hash by which a slot holds a position whose
-//     canonical hash is another: a twin, a moved hash, a worker with hashes of its
-//     own.
+//   - A row is an array of engine hashes for a run's leading positions. The run's
+//     own row lies in the run; an alias row, for slots that name the same blocks
+//     otherwise, is a piece of its own. Of each run a slot uses one row, which all
+//     slots with the same hashes share.
+//   - A hash is canonical for a slot at a position where the slot's row has it.
+//   - An exception is an engine hash by which a slot holds a position where its row
+//     has another, or none: a twin, a moved hash, a block stored before those above
+//     it.
 //   - Coverage is who holds what of a run; a holder entry is one slot's.
 //   - A hole is a position not held with held ones below. A gap is a hole, or the
 //     same thing between a run and its ancestors.
@@ -36,34 +39,43 @@ package shard
 //	                                              |          entries: slot, prefix,
 //	                                              v ext      line of a hole bitmap
 //	 dictionary (own mapping)           external holder block (arena)
-//	  16-bit tags, run index and        | geometry counts moves | bitset | table |
+//	  16-bit tags, row index and        | geometry counts moves | bitset | table |
 //	  offset; no keys                   whole holders by bit, others by entry
 //
-//	 run table (Go heap): index -> line, root, children, last child's offset
-//	 slots (Go heap): counts, guesses, log of runs, exceptions
+//	 run table (Go heap): index -> line, root, children, last child's offset,
+//	                      hashes in its row, first alias row; for an alias row:
+//	                      line (arena), run, hashes in it, users, next row
+//	 slots (Go heap): counts, guesses, log of runs, alias rows by run, exceptions
 //
 // One block costs 16 bytes in its run and 14 in the dictionary at the load at
-// which that grows, for all who hold it; a holder costs a word or a bit a run.
-// Edges cost 16 bytes a run.
+// which that grows, for all who hold it by one hash, and 8 and 14 for all who hold
+// it by a further one; a holder costs a word or a bit a run. Edges cost 16 bytes a
+// run.
 //
 // # Operations
 //
 // Store walks down from the position given, comparing contents run by run, with
 // one edge probe at each end; appends what is left to the last run while there is
-// room and its holders are inline, and makes runs for the rest. Blocks that were
-// there and whose hash agrees need no dictionary access: that is exact because a
-// run is flagged as soon as a hash of it is entered for another position, too. In
-// flagged runs, for other hashes, and for slots with exceptions the store goes
-// block by block in overlays, and publishes the net effect ([chainCore.publish]).
+// room and its holders are inline, and makes runs for the rest. Where the last run
+// is full and grew by a few blocks itself, the next has twice its room, so that a
+// decoded chain of n blocks is O(log n) runs. The slot names the blocks by its row
+// of each run, which is filled further at its end; where it holds nothing of the
+// run yet, by the row that agrees, which one look into the dictionary finds, or by a
+// new one ([chainCore.plan]). Blocks that were there and whose hash agrees need no
+// dictionary access: that is exact because a run is flagged as soon as a hash of
+// one of its rows is entered for another position, too. In flagged runs, for other
+// hashes, and for slots with exceptions the store goes block by block in overlays,
+// and publishes the net effect ([chainCore.publish]).
 //
 // Remove finds its first hash by a guess or in the dictionary, compares the others
-// with the hashes around it, and takes a whole range away at once. What nobody
-// holds any more at a run's end is cut off, an empty run is freed, and perhaps its
+// with those around it in the slot's row, and takes a whole range away at once.
+// What nobody holds any more at a run's end is cut off, in all its rows; an alias
+// row goes with the last slot that used it, an empty run is freed, and perhaps its
 // parents ([chainCore.settle]).
 //
 // Find asks the slot's exceptions, its guess, and the dictionary. The slot's
-// position is the candidate that it covers: by canonical hash a slot holds at most
-// one position of each hash.
+// position is that of the candidate in a row it uses whose position it covers: by
+// canonical hash a slot holds at most one position of each hash.
 //
 // Lookup goes down by contents: one edge probe and one [asm.ReadRun] a run, then
 // coverage of the slots still alive. The dictionary is not touched.
@@ -138,7 +150,7 @@ package shard
 //   - 65,535 slots.
 //   - The edge table keeps its size when runs go.
 //   - 512 blocks a run, so that an offset has 9 bits and a hole bitmap one line;
-//     8,388,607 runs, so that a position has 32.
+//     8,388,607 runs and alias rows, so that a position has 32.
 //   - Options.ArenaBytes, 64 GiB by default, in 32-bit line numbers. Past it stores
 //     are refused whole ([ErrArenaFull]). Removals, which may need a bitmap or a
 //     wider table, are not: a quarter of the bound and 64 MiB lie beyond it.
@@ -147,8 +159,8 @@ package shard
 //
 // # Not supported
 //
-//   - Slots with engine hashes of their own for whole chains at the speed and size
-//     of shared ones: each such block is an exception of about 100 bytes of Go heap.
+//   - Two rows of one run for one slot: an engine that names some blocks of a run
+//     anew while it holds others pays about 100 bytes of Go heap for each.
 //   - Giving memory back to the system: free pieces wait for use of their class.
 //   - A tail that nobody holds any more, in a run with four or more holders or
 //     above a child's offset, stays until those are gone.

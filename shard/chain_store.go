@@ -33,7 +33,7 @@ func (c *chainCore) store(s slot, ns kv.Namespace, at pos, engines []kv.EngineHa
 	known, end := c.locate(uint64(ns), above, cs)
 	added := c.addTail(end, known, len(cs))
 	want := c.plan(s, st, es)
-	if err := c.reserve(want, len(cs)-known-added); err != nil {
+	if err := c.reserve(want, end, added, len(cs)-known-added); err != nil {
 		return moved, err
 	}
 	c.build(uint64(ns), end, cs, es, known, added)
@@ -104,11 +104,12 @@ func (c *chainCore) addTail(end place, known, blocks int) int {
 	return n
 }
 
-// reserve makes sure that n blocks in new runs, what naming and coverage of c.segs
-// take can be had without a refusal half-way.
+// reserve makes sure that n blocks in new runs below end, once added blocks are
+// added there, and what naming and coverage of c.segs take can be had without a
+// refusal half-way.
 //
 // Errors: ErrArenaFull, with nothing changed that anybody sees.
-func (c *chainCore) reserve(want need, n int) error {
+func (c *chainCore) reserve(want need, end place, added, n int) error {
 	if n == 0 && want.entries == 0 && want.rows == 0 {
 		if !c.arena.slack() {
 			return ErrArenaFull
@@ -120,6 +121,9 @@ func (c *chainCore) reserve(want need, n int) error {
 	made := 0
 	for left, reused := n, uint32(0); left > 0; left -= maxRun {
 		class := runClass(min(left, maxRun))
+		if made == 0 {
+			class, _ = c.newClass(end, added, min(left, maxRun))
+		}
 		if made++; left > maxRun || c.arena.nfree[class] <= reused {
 			lines += uint64(pieceLines[class])
 		}
@@ -218,7 +222,7 @@ func (c *chainCore) adopt(s slot, p pos, e kv.EngineHash) (held, moved bool, err
 	off := int(at.off) - 1
 	one := [1]uint64{uint64(e)}
 	c.segs = append(c.segs[:0], segment{line: at.line, lo: off, hi: off + 1})
-	if err := c.reserve(c.plan(s, st, one[:]), 0); err != nil {
+	if err := c.reserve(c.plan(s, st, one[:]), place{}, 0, 0); err != nil {
 		return false, false, err
 	}
 	c.name(st, one[:])

@@ -67,6 +67,7 @@ type runInfo struct {
 	maxChild uint16 // at least the largest offset a child hangs at; 0 without any
 	held     uint16 // blocks that anybody holds, unless stale
 	class    uint8
+	grown    bool // made when a few blocks followed at the end of the run above
 	stale    bool // held is to be counted again: the run is in chainCore.stale
 	mark     bool // scratch of walks, false between them
 }
@@ -188,11 +189,11 @@ func (c *chainCore) end(line uint32) {
 // The caller has reserved everything; see [chainCore.plan].
 func (c *chainCore) newRun(ns uint64, at place, contents, engines []uint64) (line uint32, n int) {
 	n = min(len(contents), maxRun)
-	class := runClass(n)
+	class, grown := c.newClass(at, 0, n)
 	line = c.arena.take(int(class))
 	idx := c.runs.take()
 	info := c.runs.at(idx)
-	*info = runInfo{line: line, root: line, class: class}
+	*info = runInfo{line: line, root: line, class: class, grown: grown}
 
 	key, flags := ns, uint64(flagRoot)
 	if at.line != 0 {
@@ -220,6 +221,29 @@ func (c *chainCore) newRun(ns uint64, at place, contents, engines []uint64) (lin
 	c.fill(idx, engines[:n])
 	c.insertEdge(edgeTag(key, flags, contents[0]), line)
 	return line, n
+}
+
+// growBlocks is the most blocks that follow a run's end as decoding does; a prompt
+// that goes on brings more. Chosen.
+const growBlocks = 4
+
+// newClass is the class of a new run of n blocks that hangs at a place, once added
+// blocks are added there, and whether the run above grows by it.
+//
+// A chain that is decoded block by block would be a run every few blocks. So a run
+// that grows out of one that grew, too, has twice its room, which its parent's
+// blocks, all there, pay for: only the first child at a full run's end gets it.
+func (c *chainCore) newClass(at place, added, n int) (class uint8, grown bool) {
+	class = runClass(n)
+	if at.line == 0 || n > growBlocks || int(at.off) != c.runLen(at.line) {
+		return class, false
+	}
+	up := c.runs.at(c.index(at.line))
+	off, room := int(at.off)+added, int(runCap[up.class])
+	if up.grown && off == room && int(up.maxChild) < off {
+		class = max(class, runClassFor[(min(2*room, maxRun)+3)/4])
+	}
+	return class, true
 }
 
 // runClass is the class of a new run of n blocks: one block larger than needed,
