@@ -23,7 +23,7 @@ type nodeMask [nodeWords]uint64
 
 func (m *nodeMask) add(id int) { m[id/64] |= 1 << (id % 64) }
 
-// numbers returns the bits set in words, ascending.
+// maskNumbers returns the bits set in words, ascending.
 func maskNumbers(words []uint64) set {
 	out := set{}
 	for i, w := range words {
@@ -43,12 +43,18 @@ func processAllowed() (cpus, mems set, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	return cpus, memsAllowed(), nil
+}
+
+// memsAllowed returns the nodes that the calling thread may take memory from;
+// nil, all, where a container hides it.
+func memsAllowed() set {
 	var mask nodeMask
 	_, _, errno := unix.Syscall6(unix.SYS_GET_MEMPOLICY, 0, uintptr(unsafe.Pointer(&mask[0])), maxNodes, 0, unix.MPOL_F_MEMS_ALLOWED, 0)
 	if errno != 0 {
-		return cpus, nil, nil
+		return nil
 	}
-	return cpus, maskNumbers(mask[:]), nil
+	return maskNumbers(mask[:])
 }
 
 // affinity returns the CPUs that the calling thread may run on.
@@ -83,4 +89,18 @@ func currentCPU() (cpu, node int, err error) {
 		return 0, 0, fmt.Errorf("numa: getcpu: %w", errno)
 	}
 	return int(c), int(n), nil
+}
+
+// setProcessPolicy sets the policy of the calling thread, which what it starts
+// inherits.
+func setProcessPolicy(mode uintptr, nodes []int) error {
+	var mask nodeMask
+	for _, id := range nodes {
+		mask.add(id)
+	}
+	// One more than there are: the kernel takes a bit off.
+	if _, _, errno := unix.Syscall(unix.SYS_SET_MEMPOLICY, mode, uintptr(unsafe.Pointer(&mask[0])), maxNodes+1); errno != 0 {
+		return fmt.Errorf("numa: set_mempolicy: %w", errno)
+	}
+	return nil
 }

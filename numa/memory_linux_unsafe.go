@@ -54,6 +54,7 @@ func Reserve(bytes uint64, p Placement) (*Region, error) {
 		adviseHuge(r.at(HugePage), bytes-HugePage)
 	}
 	r.bind(base, bytes, p)
+	r.loosen(base, min(bytes, lazyPrefix))
 	usage.reserved.Add(int64(bytes))
 	return r, nil
 }
@@ -91,14 +92,11 @@ func (r *Region) Commit(bytes uint64) error {
 	if bytes > r.reserved {
 		return fmt.Errorf("numa: commit of %d bytes past the %d reserved", bytes, r.reserved)
 	}
-	for off := committed; off < bytes; off += HugePage {
-		r.sizeUp(r.at(off), HugePage, r.reserved-off)
-	}
 	if err := unix.Mprotect(unsafe.Slice((*byte)(r.at(committed)), bytes-committed), unix.PROT_READ|unix.PROT_WRITE); err != nil {
 		return fmt.Errorf("numa: commit %d bytes: %w", bytes-committed, err)
 	}
 	for off := max(committed, lazyPrefix); off < bytes; off += HugePage {
-		if err := populate(r.at(off), HugePage); err != nil {
+		if err := r.take(r.at(off), HugePage, r.reserved-off); err != nil {
 			return fmt.Errorf("numa: commit %d bytes: %w", bytes-committed, err)
 		}
 	}
@@ -174,8 +172,7 @@ func NewBlock(words int, p Placement) (*Block, error) {
 	b.bind(base, size, p)
 	for off := uint64(0); off < size; off += HugePage {
 		step := min(HugePage, size-off)
-		b.sizeUp(unsafe.Add(base, off), step, size-off)
-		if err := populate(unsafe.Add(base, off), step); err != nil {
+		if err := b.take(unsafe.Add(base, off), step, size-off); err != nil {
 			_ = unix.Munmap(raw)
 			return nil, fmt.Errorf("numa: map %d bytes: %w", size, err)
 		}

@@ -76,7 +76,7 @@ const (
 	PolicyInterleaved
 	// PolicyPreferred: on the node asked for, and elsewhere when it is full.
 	PolicyPreferred
-	// PolicyBound: on the node asked for.
+	// PolicyBound: on the node asked for, while there is memory free.
 	PolicyBound
 )
 
@@ -91,6 +91,18 @@ type Placed struct {
 	Policy Policy
 	// Why is one line on what was asked for and is not so; empty when all is.
 	Why string
+	// Checked counts bytes whose place was looked up right after they were taken,
+	// a huge page by one of its pages; Remote those that lie where Want does not
+	// want them. Both 0 where nothing was asked, or looking is forbidden.
+	Checked, Remote uint64
+}
+
+// RemoteShare returns Remote's share of Checked, 0 to 1.
+func (p *Placed) RemoteShare() float64 {
+	if p.Checked == 0 {
+		return 0
+	}
+	return float64(p.Remote) / float64(p.Checked)
 }
 
 // NodePages counts pages by the node that they lie on.

@@ -33,24 +33,56 @@ func (b *binding) bind(base unsafe.Pointer, size uint64, p Placement) {
 	b.set(p, policy, "")
 }
 
-// sizeUp is called before step bytes at where are taken. When the node that they
-// are bound to is short of memory, they and all to come, rest bytes, are merely
-// preferred there from now on.
-func (b *binding) sizeUp(where unsafe.Pointer, step, rest uint64) {
+// take gets memory for step bytes at where, of which rest are to come, and looks
+// where it came to lie. When the node that they are bound to is short of memory,
+// they and all to come are merely preferred there from now on.
+func (b *binding) take(where unsafe.Pointer, step, rest uint64) error {
+	p := b.state.Load()
+	if p == nil {
+		return populate(where, step)
+	}
+	node, _ := p.Want.Node()
+	bound := p.Policy == PolicyBound
+	if bound {
+		if ok, why := b.fits(node, step); !ok {
+			b.loosen(where, rest)
+			b.set(p.Want, PolicyPreferred, why)
+			bound = false
+		}
+	}
+	if err := populate(where, step); err != nil {
+		return err
+	}
+	if bound {
+		b.loosen(where, step)
+	}
+	if id, ok := nodeOf(where); ok {
+		b.checked.Add(step)
+		if !p.Want.holds(id) {
+			b.remote.Add(step)
+		}
+	}
+	return nil
+}
+
+// loosen lets size bytes at where lie elsewhere when their node is full. Memory is
+// bound only while it is taken, when it was seen that there is some: what is
+// given back to the system and touched again, or left to the first touch, finds
+// no one to look, and on a full node would meet the out-of-memory killer.
+func (b *binding) loosen(where unsafe.Pointer, size uint64) {
 	p := b.placed()
-	node, one := p.Want.Node()
-	if !one || p.Policy != PolicyBound {
-		return
+	if p.Policy == PolicyBound {
+		// What may be bound may be preferred; the kernel has no other reason to refuse.
+		_ = mbind(where, size, unix.MPOL_PREFERRED, p.Want.nodes)
 	}
-	ok, why := b.fits(node, step)
-	if ok {
-		return
-	}
-	if err := mbind(where, rest, unix.MPOL_PREFERRED, p.Want.nodes); err != nil {
-		b.set(p.Want, PolicyBound, err.Error()) // it was allowed once; bound it stays
-		return
-	}
-	b.set(p.Want, PolicyPreferred, why)
+}
+
+// nodeOf returns the node that the page at p lies on, false when it lies nowhere
+// or the kernel does not say.
+func nodeOf(p unsafe.Pointer) (int, bool) {
+	on := int32(-1)
+	_, _, errno := unix.Syscall6(unix.SYS_MOVE_PAGES, 0, 1, uintptr(unsafe.Pointer(&p)), 0, uintptr(unsafe.Pointer(&on)), 0)
+	return int(on), errno == 0 && on >= 0
 }
 
 // mbind sets the policy of address space.

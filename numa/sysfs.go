@@ -18,6 +18,7 @@ const (
 	nodeDir   = "sys/devices/system/node"
 	cpuOnline = "sys/devices/system/cpu/online"
 	status    = "proc/self/status"
+	zoneinfo  = "proc/zoneinfo"
 	// maxID bounds CPU and node numbers: what a kernel can be built for (8,192
 	// CPUs, 1,024 nodes). A larger one in a file is garbage.
 	maxID = 8191
@@ -34,6 +35,16 @@ func (s set) has(n int) bool {
 	}
 	_, ok := slices.BinarySearch(s, n)
 	return ok
+}
+
+// within reports whether all of s are among ns, ascending.
+func (s set) within(ns []int) bool {
+	for _, n := range s {
+		if !set(ns).has(n) {
+			return false
+		}
+	}
+	return len(s) > 0
 }
 
 // String writes s as the kernel does: 0-3,8.
@@ -162,7 +173,7 @@ func (s sysTree) numbers(name string) ([]int, error) {
 		return nil, err
 	}
 	var out []int
-	for _, f := range strings.Fields(text) {
+	for f := range strings.FieldsSeq(text) {
 		n, err := strconv.ParseUint(f, 10, 16)
 		if err != nil {
 			return nil, fmt.Errorf("numa: %s: %s is not a number", s.path(name), quoted(f))
@@ -195,6 +206,32 @@ func (s sysTree) meminfo(name string) (total, free uint64, err error) {
 		*want.to = kib << 10
 	}
 	return total, free, nil
+}
+
+// watermarks returns how many bytes node id's zones want free before the kernel is
+// at ease: below, whoever wants memory reclaims some first, and far below there is
+// none to be had.
+func (s sysTree) watermarks(id int) (uint64, error) {
+	text, err := s.text(zoneinfo)
+	if err != nil {
+		return 0, err
+	}
+	node, here, pages := "Node "+strconv.Itoa(id)+",", false, uint64(0)
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "Node ") {
+			here = strings.HasPrefix(line, node)
+		}
+		f := strings.Fields(line)
+		if !here || len(f) != 2 || f[0] != "high" {
+			continue
+		}
+		n, err := strconv.ParseUint(f[1], 10, 40)
+		if err != nil {
+			return 0, fmt.Errorf("numa: %s: %s is not a number of pages", s.path(zoneinfo), quoted(f[1]))
+		}
+		pages += n
+	}
+	return pages * uint64(os.Getpagesize()), nil
 }
 
 // onlineCPUs returns the CPUs online that are allowed.

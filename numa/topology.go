@@ -180,6 +180,18 @@ func (t *Topology) Workplaces() []Node {
 	return out
 }
 
+// noPlace says why nothing can run on node id.
+func (t *Topology) noPlace(id int) error {
+	var places []int
+	for _, n := range t.Workplaces() {
+		places = append(places, n.ID)
+	}
+	if n, ok := t.Node(id); ok {
+		return fmt.Errorf("node %d has no CPU for this process (its memory is nearest to node %d): must be one of %s", id, n.Host, formatList(places))
+	}
+	return fmt.Errorf("node %d is not there for this process: must be one of %s", id, formatList(places))
+}
+
 // MemoryNodes returns the numbers of the nodes with memory, ascending: never
 // none.
 func (t *Topology) MemoryNodes() []int {

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && !race
+
+package numa
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// here is this machine's topology.
+func here(t testing.TB) *Topology {
+	t.Helper()
+	top, err := Discover("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return top
+}
+
+// touch writes a word to each page of r's usable prefix.
+func touch(r *Region) {
+	for off := uint64(0); off < r.Committed(); off += 4096 {
+		*(*uint64)(r.at(off)) = off + 1
+	}
+}
+
+// nodesOf names the nodes that pages lie on.
+func nodesOf(pages []NodePages) []int {
+	var ids []int
+	for _, p := range pages {
+		ids = append(ids, p.Node)
+	}
+	return ids
+}
+
+// TestPlaced puts a region and a block on each node with memory, and all over
+// them, and asks the kernel where they lie.
+func TestPlaced(t *testing.T) {
+	top := here(t)
+	places := []Placement{top.Interleaved()}
+	for _, id := range top.MemoryNodes() {
+		places = append(places, OnNode(id))
+	}
+	for _, p := range places {
+		r, err := Reserve(1<<30, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Commit(12 * HugePage); err != nil {
+			t.Fatal(err)
+		}
+		touch(r)
+		b, err := NewBlock(8*HugePage/8, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range []interface {
+			PagesByNode(samples int) ([]NodePages, error)
+			Placed() Placed
+		}{r, b} {
+			pages, err := m.PagesByNode(4096)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := m.Placed()
+			if want := p.Nodes(); !slices.Equal(nodesOf(pages), want) || p.RemoteShare(pages) != 0 {
+				t.Errorf("%s: %T lies on %v (%+v)", p, m, pages, got)
+			}
+			want := PolicyBound
+			if _, one := p.Node(); !one {
+				want = PolicyInterleaved
+			}
+			if got.Policy != want || got.Why != "" || got.Checked < 8*HugePage || got.Remote != 0 || got.RemoteShare() != 0 {
+				t.Errorf("%s: %T became %+v, want policy %s", p, m, got, want)
+			}
+		}
+		if err := errors.Join(r.Release(), b.Release()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestCommitTakes shows that memory past the first two huge pages is there before
+// a touch, and that before them nothing is.
+func TestCommitTakes(t *testing.T) {
+	r, err := Reserve(1<<30, Placement{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Release() }()
+	for _, c := range []struct{ commit, resident uint64 }{{1, 0}, {2, 0}, {3, 1}, {5, 3}, {5, 3}} {
+		if err := r.Commit(c.commit * HugePage); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := r.Resident(); err != nil || got != c.resident*HugePage {
+			t.Errorf("%d huge pages usable: %d bytes in memory, %v; want %d", c.commit, got, err, c.resident*HugePage)
+		}
+	}
+	if got := r.Placed(); got.Policy != PolicyFirstTouch || got.Why != "" || !got.Want.Anywhere() {
+		t.Errorf("nothing was asked, and it became %+v", got)
+	}
+}
+
+// TestShortOfMemory lets a node run out, as its meminfo has it: what is taken
+// then is preferred there and not bound, and it says so.
+func TestShortOfMemory(t *testing.T) {
+	defer func(was func(int) (room, error)) { nodeRoom = was }(nodeRoom)
+	const total = 1 << 30
+	const keep = 16 << 20
+	left, looks := uint64(20*HugePage+keep), 0
+	nodeRoom = func(int) (room, error) {
+		looks++
+		return room{total, left, keep}, nil
+	}
+	id := here(t).MemoryNodes()[0]
+	r, err := Reserve(1<<30, OnNode(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Release() }()
+	bound := 0
+	for i := uint64(1); i <= 40; i++ {
+		if err := r.Commit(i * HugePage); err != nil {
+			t.Fatal(err)
+		}
+		left -= min(left, HugePage)
+		switch p := r.Placed(); p.Policy {
+		case PolicyBound:
+			bound++
+		case PolicyPreferred:
+			if !strings.Contains(p.Why, "MiB of 1024 free and keeps 16") {
+				t.Errorf("%d huge pages: why: %q", i, p.Why)
+			}
+		default:
+			t.Fatalf("%d huge pages: %+v", i, p)
+		}
+	}
+	if bound < 18 || bound > 22 {
+		t.Errorf("%d huge pages were bound, of a node with room for 20", bound)
+	}
+	if after := looks; r.Commit(41*HugePage) != nil || looks != after {
+		t.Error("free memory is looked at although nothing is bound any more")
+	}
+	b, err := NewBlock(HugePage/8, OnNode(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := b.Placed(); got.Policy != PolicyPreferred || got.Why == "" {
+		t.Errorf("a block on a full node became %+v", got)
+	}
+	if err := b.Release(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLooks counts how often free memory is looked at while there is plenty: not
+// for each huge page.
+func TestLooks(t *testing.T) {
+	defer func(was func(int) (room, error)) { nodeRoom = was }(nodeRoom)
+	looks := 0
+	nodeRoom = func(int) (room, error) {
+		looks++
+		return room{64 << 30, 33 << 30, 1 << 30}, nil
+	}
+	var b binding
+	for range 1024 {
+		if ok, why := b.fits(0, HugePage); !ok {
+			t.Fatal(why)
+		}
+	}
+	if looks != 1 {
+		t.Errorf("looked %d times for 2 GiB of 33 free, want once", looks)
+	}
+	nodeRoom = func(int) (room, error) { return room{}, fs.ErrPermission }
+	b = binding{}
+	if ok, why := b.fits(0, HugePage); ok || why == "" {
+		t.Errorf("bound although nobody says how much is free: %q", why)
+	}
+}
+
+// TestRoom reads what nodes keep.
+func TestRoom(t *testing.T) {
+	f := func(edits map[string]string, id int, want room) {
+		t.Helper()
+		got, err := newSysTree(plantTree(t, "nodes2", edits)).room(id)
+		if err != nil || got != want {
+			t.Errorf("node %d: got %+v, %v; want %+v", id, got, err, want)
+		}
+	}
+	const total, free = 514260 << 10, 499884 << 10
+	zones := map[string]string{
+		nodeFile(1, "meminfo"): "Node 1 MemTotal: 514260 kB\nNode 1 MemFree: 499884 kB\n",
+		zoneinfo: "Node 0, zone DMA\n  pages free 3840\n        high     99\n" +
+			"Node 1, zone DMA32\n  pages free 1\n        min      6290\n        high     9434\n  pagesets\n    cpu: 0\n              high:  378\n" +
+			"Node 1, zone Normal\n        high     566\nNode 10, zone Normal\n        high     7\n",
+	}
+	f(zones, 1, room{total, free, 32<<20 + 10_000*uint64(os.Getpagesize())})
+	zones[zoneinfo] = "Node 1, zone DMA32\n        high     many\n"
+	f(zones, 1, room{total, free, 32<<20 + total>>5})
+	zones[zoneinfo] = gone
+	f(zones, 1, room{total, free, 32<<20 + total>>5})
+	zones[nodeFile(1, "meminfo")] = "Node 1 MemTotal: 1073741824 kB\nNode 1 MemFree: 0 kB\n"
+	zones[zoneinfo] = ""
+	f(zones, 1, room{1 << 40, 0, 16 << 30})
+	if got, err := nodeRoom(here(t).MemoryNodes()[0]); err != nil || got.keep < keepLeast || got.keep > got.total {
+		t.Errorf("this machine: %+v, %v", got, err)
+	}
+}
+
+// TestAbsentNode asks for a node that is not there: the memory is, and says so.
+func TestAbsentNode(t *testing.T) {
+	const id = 1000
+	b, err := NewBlock(HugePage/8, OnNode(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Words()[0] = 1
+	if got := b.Placed(); got.Policy != PolicyFirstTouch || !strings.Contains(got.Why, "mbind to nodes 1000: ") {
+		t.Errorf("got %+v", got)
+	}
+	if got := b.Placed(); got.RemoteShare() != 1 {
+		t.Errorf("remote share %v (%+v), want 1", got.RemoteShare(), got)
+	}
+	if err := b.Release(); err != nil {
+		t.Error(err)
+	}
+}
