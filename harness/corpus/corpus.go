@@ -19,7 +19,6 @@ const (
 	Store
 	Remove
 	Clear
-	numKinds
 )
 
 // NoNode stands where there is no node: above a first block, in an empty prompt.

@@ -84,6 +84,25 @@ func TestSIM1(t *testing.T) {
 	}
 }
 
+// TestSIM1Crowded is the published corpus of 20 copies, which no test can hold: its
+// counts. Alone of the three it has prompts computed twice at a time in full caches.
+func TestSIM1Crowded(t *testing.T) {
+	longtest.Skip(t)
+	p := DefaultParams()
+	p.Duplication = 20
+	c, err := Simulate(t.Context(), trace(t), p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Counts{
+		BlockOps: 263_321_190, Contents: 14_866_620, MaxDepth: 3_943, Nodes: 57_210_860, Ops: 1_973_917, RemovedBlocks: 85_421_499,
+		RemovedEvents: 852_607, RequestBlocks: 90_381_040, Requests: 240_620, SingleStores: 640_081, StoredBlocks: 87_518_651, StoredEvents: 880_690,
+	}
+	if got := c.Counts(); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
 // TestGenerate pins what seeds give, and that its shape is the trace's.
 func TestGenerate(t *testing.T) {
 	if got, want := sums(small(t)), []string{"NPAR b57e03e48890fb7b", "NCON 5e993820f1d70586", "OPKD c7476f2752c70326", "OPTS 5f32edf4e0c8d50f", "OPWK 75f19026ccdde56f", "OPAR 98514a3c1b0b97bb"}; !slices.Equal(got, want) {

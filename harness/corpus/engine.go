@@ -2,7 +2,10 @@
 
 package corpus
 
-import "container/heap"
+import (
+	"container/heap"
+	"slices"
+)
 
 // engine simulates one worker. A visible block is pinned by requests or idle; idle
 // ones form a list, least recently released first. What is neither visible nor free
@@ -146,7 +149,10 @@ func (e *engine) publish(now uint64, r *request) {
 	for i := r.hits; i < len(r.path); i++ {
 		x := r.path[i] + r.base
 		if e.s.at[x] != 0 {
-			r.held = append(r.held, NoNode)
+			// Another published it first: share that one, the copy is free again.
+			e.pin(x)
+			e.free++
+			r.held = append(r.held, x)
 			tell(i - 1)
 			continue
 		}
@@ -193,12 +199,7 @@ func (e *engine) decode(now uint64, r *request) {
 
 // release gives r's blocks back, the last first.
 func (e *engine) release(r *request) {
-	for i := len(r.held) - 1; i >= 0; i-- {
-		x := r.held[i]
-		if x == NoNode {
-			e.free++
-			continue
-		}
+	for _, x := range slices.Backward(r.held) {
 		s := e.s.at[x]
 		e.slots[s].pins--
 		if e.slots[s].pins == 0 {

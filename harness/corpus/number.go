@@ -96,8 +96,7 @@ func (n *numbering) node(x uint32) uint32 {
 	for y := x; y != NoNode && n.of[y] == 0; y = n.s.parents[y] {
 		n.stack = append(n.stack, y)
 	}
-	for i := len(n.stack) - 1; i >= 0; i-- {
-		y := n.stack[i]
+	for _, y := range slices.Backward(n.stack) {
 		parent := NoNode
 		if p := n.s.parents[y]; p != NoNode {
 			parent = n.of[p] - 1

@@ -262,7 +262,7 @@ func (c *Corpus) parseOps(sections map[string][]byte) error {
 			}
 		case Clear:
 		default:
-			return fmt.Errorf("operation %d: kind %d: must be 0 to %d", i, k, numKinds-1)
+			return fmt.Errorf("operation %d: kind %d: must be 0 to %d", i, k, Clear)
 		}
 		if err := first(ts.err, wk.err, ar.err); err != nil {
 			return fmt.Errorf("operation %d: %w", i, err)

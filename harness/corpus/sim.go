@@ -85,7 +85,8 @@ type simulation struct {
 //     uncached blocks fit what is free or idle, the cached prefix is pinned and the
 //     least recently released blocks are evicted, told in one event.
 //   - Prefill ends 200 us later for each uncached block: every block not visible by
-//     then becomes visible, told in one event for each unbroken run.
+//     then becomes visible, told in one event for each unbroken run. Of one that
+//     another request published meanwhile the second copy is free again at once.
 //   - Decode takes 2,000 us a token; whenever prompt and output fill a block it takes
 //     one, evicting one (an event of its own) if none is free, and tells it. It stores
 //     no more once nothing can be evicted.
@@ -187,7 +188,7 @@ type request struct {
 	number uint32
 	base   uint32   // of its copy's nodes
 	path   []uint32 // its prompt in copy 0
-	held   []uint32 // visible blocks that it pins, in order; NoNode: a copy of its own
+	held   []uint32 // visible blocks that it pins, in order
 	hits   int
 	tokens uint64 // prompt and output so far
 	end    uint64 // prompt and output in all

@@ -62,6 +62,7 @@ func (c *Corpus) Steps(lo, hi int, rename func(worker uint16, e kv.EngineHash) k
 			}
 		case Remove:
 			s.Engines = f.engine(op.Worker, c.Gone(op))
+		case Clear:
 		}
 		steps[i] = s
 	}

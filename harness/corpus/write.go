@@ -71,6 +71,7 @@ func (c *Corpus) Sections() []Section {
 				opar = binary.AppendVarint(opar, int64(x)-node)
 				node = int64(x)
 			}
+		case Clear:
 		}
 	}
 	out := make([]Section, 0, len(tags))
