@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"kindex/harness/corpus"
+	"kindex/harness/trial"
+	"kindex/shard"
+)
+
+// TestMain is also the program, for commands that start it anew.
+func TestMain(m *testing.M) {
+	if os.Getenv(trial.ChildEnv) != "" {
+		os.Exit(Main(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+// smallCorpus writes a corpus of some thousand operations.
+func smallCorpus(t *testing.T) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "small.kvc")
+	out, code := program(t, "corpus", "--generate", "--rows", "150", "--dup", "2", "--len", "1", "--workers", "6", "--gpu-blocks", "1500", "--seed", "5", "--out", name)
+	if code != 0 || !strings.Contains(out, "300 look-ups") {
+		t.Fatalf("exit %d:\n%s", code, out)
+	}
+	return name
+}
+
+// program runs a command and returns what it prints, of a failing one everything.
+func program(t *testing.T, args ...string) (string, int) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code := Main(t.Context(), args, &out, &errs)
+	if code == 0 {
+		return out.String(), code
+	}
+	return out.String() + errs.String(), code
+}
+
+func TestCorpusCommand(t *testing.T) {
+	name := smallCorpus(t)
+	again := smallCorpus(t)
+	a, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(again)
+	if err != nil || !bytes.Equal(a, b) {
+		t.Errorf("equal arguments, different files (%v)", err)
+	}
+	var got corpusReport
+	out, code := program(t, "corpus", name, "--compare", again, "--json")
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 {
+		t.Fatalf("exit %d, %v: %s", code, err, out)
+	}
+	if got.Counts.Requests != 300 || got.Workers != 6 || got.BlockSize != corpus.DefaultBlockSize || len(got.Sections) != 6 || got.Source["duplication"] != 2.0 {
+		t.Errorf("%+v", got)
+	}
+	out, code = program(t, "corpus", "--generate", "--rows", "150", "--dup", "2", "--len", "1", "--workers", "6", "--gpu-blocks", "1500", "--seed", "6", "--compare", name)
+	if code != 1 || !strings.Contains(out, "DIFFERS") {
+		t.Errorf("another seed: exit %d:\n%s", code, out)
+	}
+	if left, err := filepath.Glob(filepath.Join(filepath.Dir(name), "*.part")); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestMooncakeCommand runs every mode on every index in fresh processes.
+func TestMooncakeCommand(t *testing.T) {
+	name := smallCorpus(t)
+	for _, kind := range shard.Kinds {
+		for _, mode := range []string{"mixed", "write", "lookup", "contend", "bare", "open"} {
+			args := []string{"mooncake", "--corpus", name, "--kv-index", kind, "--json", "--check"}
+			if mode == "open" {
+				args = append(args, "--window-ms", "50", "--lanes", "2", "--shards", "3", "--runs", "2")
+			} else {
+				args = append(args, "--mode", mode)
+			}
+			out, code := program(t, args...)
+			var got map[string]any
+			if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 {
+				t.Fatalf("%v: exit %d, %v: %s", args, code, err, out)
+			}
+			want := []string{"corpus", "ops", "block_ops", "cpu_ns_per_block_op", "block_ops_per_cpu_s", "lookup_ns", "cpu_ns_per_lookup", "exact", "seed", "runs", "machine"}
+			if kind == "chain" {
+				want = append(want, "bytes_per_membership", "bytes_per_distinct_block")
+			}
+			if mode != "lookup" {
+				want = append(want, "wall_s")
+			}
+			if mode == "open" {
+				want = append(want, "offered", "achieved", "kept_up")
+			}
+			for _, key := range want {
+				if got[key] == nil {
+					t.Errorf("%v: no %s: %s", args, key, out)
+				}
+			}
+			exact, ok := got["exact"].(map[string]any)
+			if lookups := map[bool]float64{false: 300, true: 600}[mode == "open"]; !ok || exact["lookups"] != lookups || exact["wrong"] != 0.0 {
+				t.Errorf("%v: exact %v, want %v look-ups, none wrong", args, got["exact"], lookups)
+			}
+		}
+	}
+	out, code := program(t, "mooncake", "--corpus", name, "--runs", "2", "--check")
+	if code != 0 || !strings.Contains(out, "600 look-ups, 0 wrong") || !strings.Contains(out, "ns of CPU a block operation") {
+		t.Errorf("exit %d:\n%s", code, out)
+	}
+	out, code = program(t, "mooncake", "--corpus", name, "--sustained", "--window-ms", "400")
+	if code != 0 || !strings.Contains(out, "chain sustains") {
+		t.Errorf("exit %d:\n%s", code, out)
+	}
+}
+
+// TestMeasuringUsage: what cannot be right is refused with one line.
+func TestMeasuringUsage(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "bad.kvc")
+	if err := os.WriteFile(bad, []byte("KVCORP01 but not compressed"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		args []string
+		want string
+		code int
+	}{
+		{[]string{"corpus"}, "give --trace FILE or --generate, with --out FILE", 2},
+		{[]string{"corpus", "--generate"}, "--out: name the file", 2},
+		{[]string{"corpus", "--generate", "--trace", "x", "--out", "y"}, "give one of them", 2},
+		{[]string{"corpus", "--generate", "--dup", "0", "--out", "y"}, "--dup 0: must be 1 to 10000", 2},
+		{[]string{"corpus", "--generate", "--rows", "0", "--out", "y"}, "--rows 0: must be 1 to", 2},
+		{[]string{"corpus", "--trace", bad, "--out", "y"}, bad + ":1: not a request", 2},
+		{[]string{"corpus", bad}, bad + ": not a corpus (KVCORP01): the first bytes: invalid input: magic number mismatch", 2},
+		{[]string{"mooncake"}, "--corpus: name a corpus file", 2},
+		{[]string{"mooncake", "x.kvc"}, `unexpected argument "x.kvc"`, 2},
+		{[]string{"mooncake", "--corpus", bad}, bad + ": not a corpus", 1},
+		{[]string{"mooncake", "--corpus", "nowhere.kvc"}, "nowhere.kvc: no such file", 1},
+		{[]string{"mooncake", "--corpus", bad, "--mode", "fast"}, `--mode "fast": must be mixed, write, lookup, contend or bare`, 2},
+		{[]string{"mooncake", "--corpus", bad, "--kv-index", "tree"}, `--kv-index "tree": must be chain`, 2},
+		{[]string{"mooncake", "--corpus", bad, "--lanes", "2", "--shards", "1"}, "--shards 1: must be at least --lanes 2", 2},
+		{[]string{"mooncake", "--corpus", bad, "--lanes", "0"}, "--lanes 0: must be 1 to", 2},
+		{[]string{"mooncake", "--corpus", bad, "--runs", "0"}, "--runs 0: must be 1 to 1000", 2},
+		{[]string{"mooncake", "--corpus", bad, "--cpu-features", "sse9"}, "--cpu-features sse9", 2},
+		{[]string{"mooncake", "--corpus", bad, "--window-ms", "9", "--mode", "write"}, "--mode write with --window-ms", 2},
+	} {
+		var out, errs bytes.Buffer
+		code := Main(t.Context(), test.args, &out, &errs)
+		lines := strings.Split(strings.TrimSpace(errs.String()), "\n")
+		if code != test.code || !strings.Contains(lines[len(lines)-1], test.want) || test.code == 2 && len(lines) != 1 {
+			t.Errorf("%v: exit %d, %q, want %d and one line with %q", test.args, code, errs.String(), test.code, test.want)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mooncake
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"kindex/asm"
+	"kindex/harness/corpus"
+	"kindex/harness/replay"
+	"kindex/harness/trial"
+	"kindex/shard"
+)
+
+// Result is what one trial measured.
+type Result struct {
+	trial.Report
+	Mode   string `json:"mode"`
+	Index  string `json:"index"`
+	Shards int    `json:"shards"`
+	Lanes  int    `json:"lanes"`
+	Level  string `json:"cpu_features"`
+
+	Memory *replay.Memory `json:"memory,omitempty"`
+
+	BareEvents *replay.Applied `json:"bare_events,omitempty"` // mode bare: no look-ups
+	BareMix    *replay.Applied `json:"bare_mix,omitempty"`    // mode bare: with them
+	Wrote      *replay.Applied `json:"wrote,omitempty"`       // write, contend: the lanes'
+	Half       *replay.Looked  `json:"half_load,omitempty"`   // lookup
+	Full       *replay.Looked  `json:"full_load,omitempty"`   // lookup; others: once all is applied
+	Contended  *replay.Looked  `json:"contended,omitempty"`   // contend
+	InOrder    *replay.InOrder `json:"in_order,omitempty"`    // mixed, open loops
+}
+
+// One measures once, in this process.
+//
+// Errors: of the corpus file and of the index; ctx's, between steps only.
+func One(ctx context.Context, o Options, p *trial.Progress) (*Result, error) {
+	if err := asm.SetLevel(o.Level); err != nil {
+		return nil, err
+	}
+	p.Sayf("reading %s", o.Corpus)
+	c, err := corpus.ReadFile(o.Corpus)
+	if err != nil {
+		return nil, err
+	}
+	if o.LimitOps > 0 && o.LimitOps < len(c.Ops) {
+		c.Ops = c.Ops[:o.LimitOps]
+	}
+	shards := make([]shard.Options, o.shards())
+	src := &replay.Source{
+		Corpus: c, Lanes: o.Lanes, Queries: o.Queries,
+		NewTarget: func() (*replay.Target, error) { return replay.NewTarget(o.Index, c.Workers, shards...) },
+	}
+	r := &Result{Mode: o.Mode, Index: o.Index, Shards: o.shards(), Lanes: o.Lanes, Level: asm.Level()}
+	r.Report = trial.Report{Command: "mooncake", Corpus: filepath.Base(o.Corpus), Seed: o.Seed, Ops: int64(len(c.Ops))}
+	p.Sayf("replaying %d operations", len(c.Ops))
+	if err := r.measure(src, &o); err != nil {
+		return nil, err
+	}
+	if o.Check {
+		r.Exact, err = replay.Check(ctx, src, func(done, of int) { p.Sayf("%d of %d operations compared with the reference", done, of) })
+	}
+	return r, err
+}
+
+// measure runs the mode.
+func (r *Result) measure(src *replay.Source, o *Options) error {
+	if o.WindowMS > 0 {
+		return r.inOrder(src, time.Duration(o.WindowMS)*time.Millisecond)
+	}
+	switch o.Mode {
+	case "bare":
+		return r.bare(src)
+	case "write":
+		t, a, err := replay.Write(src)
+		if err != nil {
+			return err
+		}
+		r.Wrote = &a
+		r.took(a.CPU, a.Blocks, a.Wall)
+		return r.finish(src, t)
+	case "lookup":
+		t, half, full, err := replay.Lookups(src)
+		if err != nil {
+			return err
+		}
+		r.Half, r.Full = &half, &full
+		r.Lookup, r.CPUPerLookup = full.Latency, full.CPU
+		r.took(int64(full.CPU*float64(full.Lookups)), full.Blocks, 0)
+		r.memory(t)
+		return nil
+	case "contend":
+		t, wrote, looked, err := replay.Contend(src)
+		if err != nil {
+			return err
+		}
+		r.Wrote, r.Contended = &wrote, &looked
+		r.Lookup, r.CPUPerLookup = looked.Latency, looked.CPU
+		r.took(wrote.CPU, wrote.Blocks, wrote.Wall)
+		r.memory(t)
+		return nil
+	default:
+		return r.inOrder(src, 0)
+	}
+}
+
+func (r *Result) bare(src *replay.Source) error {
+	t, events, err := replay.Bare(src)
+	if err != nil {
+		return err
+	}
+	if err := r.finish(src, t); err != nil {
+		return err
+	}
+	mix, err := replay.BareMix(src)
+	r.BareEvents, r.BareMix = &events, &mix
+	r.took(events.CPU, events.Blocks, events.Wall)
+	return err
+}
+
+func (r *Result) inOrder(src *replay.Source, window time.Duration) error {
+	t, in, err := replay.Replay(src, window)
+	if err != nil {
+		return err
+	}
+	r.InOrder = in
+	latency := in.Latency
+	r.took(in.FrontCPU+in.LaneCPU, in.Blocks, in.Wall)
+	if window > 0 {
+		r.Offered, r.Achieved = in.Offered(), in.Achieved()
+		kept := in.KeptUp()
+		r.KeptUp = &kept
+	}
+	err = r.finish(src, t)
+	r.Lookup = latency
+	return err
+}
+
+func (r *Result) took(cpu, blocks, wall int64) {
+	r.BlockOps = blocks
+	r.Wall = float64(wall) / 1e9
+	r.SetCPU(cpu, blocks)
+}
+
+// finish times all look-ups once all is applied, and reads what memory is taken.
+func (r *Result) finish(src *replay.Source, t *replay.Target) error {
+	full := replay.AllLookups(src, t)
+	r.Full = &full
+	r.Lookup, r.CPUPerLookup = full.Latency, full.CPU
+	r.memory(t)
+	return nil
+}
+
+func (r *Result) memory(t *replay.Target) {
+	m := t.Memory()
+	r.Memory = &m
+	r.PerMembership, r.PerBlock = m.PerMembership, m.PerBlock
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mooncake
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+
+	"kindex/harness/trial"
+)
+
+// The rule of a sustained rate.
+const (
+	sustainedShare = 0.99 // of the offered rate achieved
+	issuedWithin   = 1.01 // windows until all was issued: the load was really offered
+	sustainTrials  = 3    // fresh processes for each rate
+	within         = 1.10 // the least rate that fails is at most so much above the greatest that holds
+)
+
+// Offer is one open-loop trial as anybody's tool tells it.
+type Offer struct {
+	Offered  float64 `json:"offered"`  // block operations a second
+	Achieved float64 `json:"achieved"` // the same
+	Issued   float64 `json:"issued_over_window"`
+}
+
+func (o Offer) valid() bool     { return o.Issued <= issuedWithin }
+func (o Offer) sustained() bool { return o.valid() && o.Achieved >= sustainedShare*o.Offered }
+
+// Point is one window tried.
+type Point struct {
+	WindowMS  int     `json:"window_ms"`
+	Trials    []Offer `json:"trials"`
+	Sustained bool    `json:"sustained"`
+}
+
+// Sustainable is the highest rate that is sustained.
+type Sustainable struct {
+	Command string  `json:"command"`
+	Corpus  string  `json:"corpus"`
+	Arm     string  `json:"arm"`
+	Rate    float64 `json:"sustained_block_ops_per_s"` // 0: none was
+	Fails   float64 `json:"fails_block_ops_per_s"`     // the least rate above that was not
+	Points  []Point `json:"points"`
+}
+
+// Search finds the greatest rate that is sustained, to 10 %. try runs one trial with a
+// window in a fresh process; first is where to begin, in milliseconds.
+//
+// The windows go down by halves until one fails, up by doubles if the first fails; then
+// the interval is halved by ratio. A rate fails with its first failing trial of three.
+func Search(ctx context.Context, first int, try func(ctx context.Context, windowMS int) (Offer, error)) (*Sustainable, error) {
+	s := &Sustainable{Command: "mooncake --sustained"}
+	holds, fails := 0, 0 // windows, ms; 0: not known
+	for window := max(first, 1); ; {
+		point := Point{WindowMS: window, Sustained: true}
+		for len(point.Trials) < sustainTrials && point.Sustained {
+			o, err := try(ctx, window)
+			if err != nil {
+				return nil, err
+			}
+			point.Trials = append(point.Trials, o)
+			point.Sustained = o.sustained()
+		}
+		s.Points = append(s.Points, point)
+		rate := point.Trials[0].Offered
+		if point.Sustained {
+			holds, s.Rate = window, rate
+		} else {
+			fails, s.Fails = window, rate
+		}
+		switch {
+		case fails == 0:
+			window = holds / 2
+		case holds == 0:
+			window = fails * 2
+		case float64(holds) <= within*float64(fails) || holds-fails <= 1:
+			return s, nil
+		default:
+			window = int(math.Round(math.Sqrt(float64(holds) * float64(fails))))
+		}
+		if window < 1 || window > 3_600_000 {
+			return s, nil
+		}
+	}
+}
+
+// Sustain searches for o's highest rate, beginning at o's window or one second.
+func Sustain(ctx context.Context, o Options, p *trial.Progress, stderr io.Writer) (*Sustainable, error) {
+	first := o.WindowMS
+	if first == 0 {
+		first = 1_000
+	}
+	s, err := Search(ctx, first, func(ctx context.Context, window int) (Offer, error) {
+		o := o
+		o.WindowMS = window
+		r := &Result{}
+		if _, err := trial.SelfInto(ctx, stderr, r, o.Args()...); err != nil {
+			return Offer{}, err
+		}
+		offer := Offer{Offered: r.Offered, Achieved: r.Achieved, Issued: float64(r.InOrder.Issued) / float64(r.InOrder.Window)}
+		p.Alwaysf("%d ms: %.1f M block operations a second offered, %.3f of it achieved, issued within %.3f windows", window, offer.Offered/1e6, offer.Achieved/offer.Offered, offer.Issued)
+		return offer, nil
+	})
+	if err == nil {
+		s.Corpus, s.Arm = o.Corpus, o.Index
+	}
+	return s, err
+}
+
+// Write writes s as JSON or as text.
+func (s *Sustainable) Write(w io.Writer, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(w).Encode(s)
+	}
+	for _, p := range s.Points {
+		fmt.Fprintf(w, "%6d ms: offered %.1f M block operations a second, sustained %v in %d trials\n", p.WindowMS, p.Trials[0].Offered/1e6, p.Sustained, len(p.Trials))
+	}
+	_, err := fmt.Fprintf(w, "%s sustains %.1f M block operations a second (not %.1f M)\n", s.Arm, s.Rate/1e6, s.Fails/1e6)
+	return err
+}
