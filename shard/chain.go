@@ -22,7 +22,10 @@ type chainCore struct {
 	// testHookLookup, where a test sets it before the first lookup, is called
 	// between a lookup's reads, so that the test can let the writer run there.
 	testHookLookup func()
-	_              [24]byte // up to a line of 64 bytes: what follows is written all the time
+	// testLookups, where a test sets it before the first lookup, counts how lookups
+	// went.
+	testLookups *lookupCounts
+	_           [16]byte // up to a line of 64 bytes: what follows is written all the time
 
 	edgeState edgeWriter
 	arena     arena

@@ -15,12 +15,11 @@ import "math/bits"
 // lookup wants. Without a bitmap it holds nothing else; with one the bitmap has
 // all that it holds, the prefix too. 0 is no entry.
 //
-// In an external block the prefix may be wholeRun; one with prefix 0 and no
-// bitmap holds nothing and only keeps its place.
+// In an external block one with prefix 0 and no bitmap holds nothing and only keeps
+// its place.
 const (
 	entryPrefix = 16
 	entryHoles  = 32
-	wholeRun    = 0xffff
 )
 
 func makeEntry(s slot, prefix int, holes uint32) uint64 {
@@ -37,24 +36,19 @@ type holding struct {
 
 func (h holding) empty() bool { return h.prefix == 0 && h.holes == 0 }
 
-// entryHolding reads an entry of a run of length blocks.
-func entryHolding(e uint64, length int) holding {
-	p := int(uint16(e >> entryPrefix))
-	if p == wholeRun {
-		p = length
-	}
-	return holding{prefix: p, holes: uint32(e >> entryHoles)}
+func entryHolding(e uint64) holding {
+	return holding{prefix: int(uint16(e >> entryPrefix)), holes: uint32(e >> entryHoles)}
 }
 
 // holding returns what s holds of the run at line.
 func (c *chainCore) holding(line uint32, s slot) holding {
 	ext := c.ext(line)
 	if ext != 0 {
-		return c.extHolding(line, ext, s)
+		return c.extHolding(ext, s)
 	}
 	for k := range inlineHolders {
 		if e := *c.arena.w(line, runEntry0+k); entrySlot(e) == s {
-			return holding{prefix: int(uint16(e >> entryPrefix)), holes: uint32(e >> entryHoles)}
+			return entryHolding(e)
 		}
 	}
 	return holding{}
@@ -238,7 +232,7 @@ func (c *chainCore) recount(line uint32) {
 	info := c.runs.at(c.index(line))
 	var n int
 	if ext := c.ext(line); ext != 0 {
-		if whole, _ := c.extCount(ext); whole == 0 {
+		if byBit, _ := c.extCount(ext); byBit == 0 || c.extShape(ext).prefix != c.runLen(line) {
 			if !info.stale {
 				info.stale = true
 				c.stale = append(c.stale, c.index(line))

@@ -10,17 +10,19 @@ import "math/bits"
 // An external holder block replaces a run's inline entries from the fourth
 // holder on:
 //
-//	word 0   geometry: bitset words 16 | class 16 | table entries 32
+//	word 0   geometry: bitset words 16 | class 8 | table entries 24 | prefix 16
 //	word 1   holders by bit 32 | holders by entry 32
 //	word 2   moves 32 | table words in use 32
-//	then     the bitset: who holds the whole run, by slot
+//	then     the bitset: who holds just the first prefix blocks, by slot
 //	then     the table: open addressing by slot, of holder entries
 //
 // A slot is by bit when its bit is set, whatever entry it may have; else by its
-// entry. The bitset is there only when it is smaller than entries would be, and
-// then takes in slots up to the largest whole holder; larger slots have entries
-// with wholeRun. So a run of a few holders among 40,000 slots costs 12 bytes for
-// each of them, and one that thousands hold costs bits.
+// entry. The prefix is the one that most holders had when the block was made: the
+// whole run, or what is common to all chains that leave it in its middle. The
+// bitset is there only when it is smaller than entries would be, and then takes in
+// slots up to the largest of those holders; larger slots have entries. So a run of
+// a few holders among 40,000 slots costs 12 bytes for each of them, and one that
+// thousands hold costs bits.
 //
 // A slot that goes from entry to bit keeps its entry (a shadow), and its bit is
 // set before the entry changes; from bit to entry, the entry is written first.
@@ -37,18 +39,22 @@ const (
 
 // extShape is the geometry of a block.
 type extShape struct {
-	width int // words of the bitset
-	table int // entries
-	class int // piece class
+	width  int // words of the bitset
+	table  int // entries
+	class  int // piece class
+	prefix int // blocks that those in the bitset hold
 }
 
 func extShapeOf(w uint64) extShape {
-	return extShape{width: int(uint16(w)), class: int(uint16(w >> 16)), table: int(w >> 32)}
+	return extShape{width: int(uint16(w)), class: int(uint8(w >> 16)), table: int(w >> 24 & (1<<24 - 1)), prefix: int(w >> 48)}
 }
 
 func (g extShape) word() uint64 {
-	return uint64(g.width) | uint64(g.class)<<16 | uint64(g.table)<<32
+	return uint64(g.width) | uint64(g.class)<<16 | uint64(g.table)<<24 | uint64(g.prefix)<<48
 }
+
+// bit reports whether a holder of h may be in the bitset.
+func (g extShape) bit(h holding) bool { return h.holes == 0 && h.prefix == g.prefix }
 
 func (c *chainCore) extShape(ext uint32) extShape { return extShapeOf(*c.arena.w(ext, extGeometry)) }
 
@@ -66,14 +72,14 @@ func extLimit(table int) int {
 }
 
 // extCount returns how many slots hold something, by bit and by entry.
-func (c *chainCore) extCount(ext uint32) (whole, entries int) {
+func (c *chainCore) extCount(ext uint32) (byBit, entries int) {
 	w := *c.arena.w(ext, extCounts)
 	return int(uint32(w)), int(w >> 32)
 }
 
-func (c *chainCore) addExtCount(ext uint32, whole, entries int) {
+func (c *chainCore) addExtCount(ext uint32, byBit, entries int) {
 	w := c.arena.w(ext, extCounts)
-	storeWord(w, *w+uint64(whole)+uint64(entries)<<32)
+	storeWord(w, *w+uint64(byBit)+uint64(entries)<<32)
 }
 
 func (c *chainCore) addExtMoves(ext uint32, used int) {
@@ -108,14 +114,14 @@ func (c *chainCore) extFind(ext uint32, g extShape, s slot) (own, free *uint64) 
 	return nil, free
 }
 
-// extHolding returns what s holds of the run at line by its block ext.
-func (c *chainCore) extHolding(line, ext uint32, s slot) holding {
+// extHolding returns what s holds of a run by its block ext.
+func (c *chainCore) extHolding(ext uint32, s slot) holding {
 	g := c.extShape(ext)
 	if int(s) < g.width*64 && *c.arena.w(ext, extBits+int(s)/64)>>(s%64)&1 != 0 {
-		return holding{prefix: c.runLen(line)}
+		return holding{prefix: g.prefix}
 	}
 	if own, _ := c.extFind(ext, g, s); own != nil {
-		return entryHolding(*own, c.runLen(line))
+		return entryHolding(*own)
 	}
 	return holding{}
 }
@@ -123,20 +129,17 @@ func (c *chainCore) extHolding(line, ext uint32, s slot) holding {
 // setExtHolding publishes what s holds of the run at line by its block ext.
 func (c *chainCore) setExtHolding(line, ext uint32, s slot, h holding) {
 	g := c.extShape(ext)
-	whole := h.holes == 0 && h.prefix == c.runLen(line)
+	toBit := g.bit(h)
 	own, free := c.extFind(ext, g, s)
 	value := makeEntry(s, h.prefix, h.holes)
-	if whole {
-		value = makeEntry(s, wholeRun, 0)
-	}
 	if int(s) < g.width*64 {
 		word := c.arena.w(ext, extBits+int(s)/64)
 		bit := uint64(1) << (s % 64)
 		byBit := *word&bit != 0
 		switch {
-		case byBit && whole:
+		case byBit && toBit:
 			return
-		case whole:
+		case toBit:
 			storeWord(word, *word|bit)
 			c.addExtCount(ext, 1, 0)
 			if own != nil {
@@ -201,11 +204,11 @@ func (c *chainCore) setExtHolding(line, ext uint32, s slot, h holding) {
 
 // eachHolder calls fn for each slot that holds something of the run at line.
 func (c *chainCore) eachHolder(line uint32, fn func(s slot, h holding)) {
-	ext, length := c.ext(line), c.runLen(line)
+	ext := c.ext(line)
 	if ext == 0 {
 		for k := range inlineHolders {
 			if e := *c.arena.w(line, runEntry0+k); e != 0 {
-				fn(entrySlot(e), entryHolding(e, length))
+				fn(entrySlot(e), entryHolding(e))
 			}
 		}
 		return
@@ -213,7 +216,7 @@ func (c *chainCore) eachHolder(line uint32, fn func(s slot, h holding)) {
 	g := c.extShape(ext)
 	for w := range g.width {
 		for m := *c.arena.w(ext, extBits+w); m != 0; m &= m - 1 {
-			fn(slot(w*64+bits.TrailingZeros64(m)), holding{prefix: length})
+			fn(slot(w*64+bits.TrailingZeros64(m)), holding{prefix: g.prefix})
 		}
 	}
 	for i := range g.table {
@@ -225,15 +228,15 @@ func (c *chainCore) eachHolder(line uint32, fn func(s slot, h holding)) {
 		if int(s) < g.width*64 && *c.arena.w(ext, extBits+int(s)/64)>>(s%64)&1 != 0 {
 			continue // a shadow
 		}
-		fn(s, entryHolding(e, length))
+		fn(s, entryHolding(e))
 	}
 }
 
 // holders returns how many slots hold something of the run at line.
 func (c *chainCore) holders(line uint32) int {
 	if ext := c.ext(line); ext != 0 {
-		whole, entries := c.extCount(ext)
-		return whole + entries
+		byBit, entries := c.extCount(ext)
+		return byBit + entries
 	}
 	n := 0
 	for k := range inlineHolders {
@@ -253,15 +256,15 @@ func extTableFor(n int) int {
 	return n*4/3 + 2
 }
 
-// chooseExt returns the smallest geometry for whole holders, of which the largest
-// is maxWhole, and partial ones, with at least table entries in its table. A
-// bitset takes in further slots up to top, the largest ever open, as far as that
-// doubles it.
-func chooseExt(whole, partial int, maxWhole, top slot, table int) extShape {
-	only := max(extTableFor(whole+partial), table)
-	width := int(maxWhole)/64 + 1
-	with := max(extTableFor(partial), table)
-	if whole == 0 || only < width+with {
+// chooseExt returns the smallest geometry for byBit holders that a bitset would take
+// in, of which the largest is last, and others, with at least table entries in its
+// table. A bitset takes in further slots up to top, the largest ever open, as far
+// as that doubles it.
+func chooseExt(byBit, others int, last, top slot, table int) extShape {
+	only := max(extTableFor(byBit+others), table)
+	width := int(last)/64 + 1
+	with := max(extTableFor(others), table)
+	if byBit == 0 || only < width+with {
 		width, with = 0, only
 	} else {
 		width = max(width, min(2*width, int(top)/64+1, only-with))
@@ -279,32 +282,42 @@ func chooseExt(whole, partial int, maxWhole, top slot, table int) extShape {
 // up to an entry for each holder, so that slots going to and fro rebuild ever less
 // often.
 func (c *chainCore) rebuildExt(line uint32, s slot, h holding) {
-	length := c.runLen(line)
-	whole, partial, maxWhole := 0, 0, slot(0)
-	count := func(s slot, h holding) {
-		if h.prefix == length && h.holes == 0 {
-			whole++
-			maxWhole = max(maxWhole, s)
-		} else {
-			partial++
+	each := func(fn func(slot, holding)) {
+		c.eachHolder(line, func(o slot, oh holding) {
+			if o != s {
+				fn(o, oh)
+			}
+		})
+		if !h.empty() {
+			fn(s, h)
 		}
 	}
-	c.eachHolder(line, func(o slot, oh holding) {
-		if o != s {
-			count(o, oh)
+	var having [maxRun + 1]uint16 // holders without holes by their prefix
+	holders, prefix := 0, 0
+	each(func(_ slot, h holding) {
+		holders++
+		if h.holes != 0 {
+			return
+		}
+		if having[h.prefix]++; having[h.prefix] >= having[prefix] {
+			prefix = h.prefix
 		}
 	})
-	if !h.empty() {
-		count(s, h)
-	}
+	byBit, last := int(having[prefix]), slot(0)
+	each(func(s slot, h holding) {
+		if h.holes == 0 && h.prefix == prefix {
+			last = max(last, s)
+		}
+	})
 	table := 0
 	if old := c.ext(line); old != 0 {
 		_, live := c.extCount(old)
 		if used := int(*c.arena.w(old, extMoves) >> 32); used >= 2*live {
-			table = min(2*c.extShape(old).table, extTableFor(whole+partial))
+			table = min(2*c.extShape(old).table, extTableFor(holders))
 		}
 	}
-	g := chooseExt(whole, partial, maxWhole, c.maxOpen, table)
+	g := chooseExt(byBit, holders-byBit, last, c.maxOpen, table)
+	g.prefix = prefix
 	ext := c.arena.take(g.class)
 	storeWord(c.arena.w(ext, extCounts), 0)
 	storeWord(c.arena.w(ext, extMoves), 0)
@@ -312,31 +325,19 @@ func (c *chainCore) rebuildExt(line uint32, s slot, h holding) {
 		storeWord(c.arena.w(ext, extBits+i), 0)
 	}
 	storeWord(c.arena.w(ext, extGeometry), g.word())
-	put := func(o slot, oh holding) { c.putExt(ext, g, o, oh, length) }
-	c.eachHolder(line, func(o slot, oh holding) {
-		if o != s {
-			put(o, oh)
-		}
-	})
-	if !h.empty() {
-		put(s, h)
-	}
+	each(func(s slot, h holding) { c.putExt(ext, g, s, h) })
 	c.replaceExt(line, ext)
 }
 
 // putExt adds a holder to a block that is not published yet.
-func (c *chainCore) putExt(ext uint32, g extShape, s slot, h holding, length int) {
-	whole := h.prefix == length && h.holes == 0
-	if whole && int(s) < g.width*64 {
+func (c *chainCore) putExt(ext uint32, g extShape, s slot, h holding) {
+	if g.bit(h) && int(s) < g.width*64 {
 		w := c.arena.w(ext, extBits+int(s)/64)
 		storeWord(w, *w|1<<(s%64))
 		c.addExtCount(ext, 1, 0)
 		return
 	}
 	_, free := c.extFind(ext, g, s)
-	if whole {
-		h.prefix = wholeRun
-	}
 	storeWord(free, makeEntry(s, h.prefix, h.holes))
 	c.addExtCount(ext, 0, 1)
 	c.addExtMoves(ext, 1)
@@ -362,10 +363,10 @@ func (c *chainCore) replaceExt(line, ext uint32) {
 // slimExt takes the run at line back to inline holders when two or fewer are
 // left, and to a smaller block when the one it has is far too large.
 func (c *chainCore) slimExt(line, ext uint32) {
-	whole, entries := c.extCount(ext)
+	byBit, entries := c.extCount(ext)
 	g := c.extShape(ext)
-	if whole+entries > 2 {
-		if g.table > 4*extTableFor(whole+entries+lineWords) || g.width > 4*extTableFor(whole+lineWords) {
+	if byBit+entries > 2 {
+		if g.table > 4*extTableFor(byBit+entries+lineWords) || g.width > 4*extTableFor(byBit+lineWords) {
 			c.rebuildExt(line, 0, holding{})
 		}
 		return

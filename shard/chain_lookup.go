@@ -1,60 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Hop before: Shard, with a namespace and a chain of content hashes.
-// Hop after: Shard, with slots and depths.
+// Hop after: Shard, which turns slots into holders; chain_cover_read.go reads
+// who holds a run.
 
 package shard
 
 import (
-	"math/bits"
 	"runtime"
-	"slices"
 	"sync/atomic"
 
 	"kindex/asm"
 	"kindex/internal/kv"
+	"kindex/numa"
 )
 
-// spins is how often a lookup tries a run again at once before it lets others
-// run: the writer may have been put aside in the middle of a change.
-const spins = 8
+const (
+	// spins is how often a lookup tries a run again at once, with a pause each
+	// time, before it lets others run: the writer may have been put aside in the
+	// middle of a change.
+	spins = 8
+	// patience is how many times in a row a lookup lets other goroutines run
+	// before it asks the system to run other threads. Chosen.
+	patience = 4
+	// contentAhead is how many lines of a run's content are asked for before its
+	// header has been seen. Chosen by measurement.
+	contentAhead = 8
+)
 
-func (c *chainCore) lookup(ns kv.Namespace, chain []kv.ContentHash, dst []slotDepth) []slotDepth {
-	if len(chain) == 0 {
-		return dst
-	}
-	w := walker{c: c, chain: contentWords(chain), ns: uint64(ns), dst: dst, base: len(dst)}
-	for tries := 1; ; tries++ {
-		again := w.run()
-		if again == readDone {
-			break
-		}
-		w.dst = w.dst[:w.base]
-		if again == readAgain || tries%spins == 0 {
-			runtime.Gosched()
-		}
-	}
-	runtime.KeepAlive(c)
-	return w.dst
-}
-
-// walker is one lookup on its way down. It lives on the caller's stack.
+// walk is one lookup on its way down, and the memory that it works in, which is
+// used again. It belongs to one goroutine at a time.
 //
-// dst[base:base+alive] are the slots that hold all blocks matched so far.
-type walker struct {
+// Slots that hold all blocks matched so far are alive: those in the bitset alive,
+// and few[:live]. Slots leave with their depth, many at once as a group, others
+// as elements of few past live. What has left stays as it is: a run that changed
+// while it was read is read again before anything of it counts.
+type walk struct {
 	c     *chainCore
 	chain []uint64
 	ns    uint64
-	dst   []slotDepth
-	base  int
-	alive int
-	clock uint64 // the gap clock before any coverage was read
+	flat  *flatAnswer // lists the first run's slots while the next one is on its way; may be nil
 
+	clock uint64 // the gap clock before any coverage was read
 	depth int    // blocks matched by the runs passed
-	line  uint32 // of the last run passed
+	line  uint32 // of the last run passed; 0: none yet
 	gen   uint32 // its generation
-	off   int    // blocks of it that matched
-	leaf  bool   // nothing hung below it when its header was read
+	over  bool   // nothing can come any more
+
+	// The next run is looked for under key and root, from at on.
+	key, root uint64
+	at        edgeCursor
+
+	first      []uint64 // slots listed by the first run's bitset
+	firstDepth int      // what they hold of it, as far as the chain goes
+	alive      []uint64 // those of them still alive; empty when there are none
+	few        []slotDepth
+	live       int
+	groups     []walkGroup
+	words      []uint64 // of the groups' bitsets
+
+	// What was read of a run, until its version is confirmed.
+	next []uint64    // as alive
+	got  []uint16    // blocks that few[:live] hold of it
+	part []slotDepth // slots of alive that hold some of it by entry
+
+	tries, restarts, yields int // reads of a run in vain; walks begun again; how often others were let run
+}
+
+// walkGroup is slots that left together.
+type walkGroup struct {
+	depth uint32
+	from  int // of walk.words; as many words as walk.first has
 }
 
 // outcome of reading a run.
@@ -67,248 +83,176 @@ const (
 	readRestart                // what was read further up may be of another moment
 )
 
-// run walks from the root down. Unless it returns readDone, the walk has to begin
-// again.
-func (w *walker) run() outcome {
+// lookup implements [core].
+func (c *chainCore) lookup(ns kv.Namespace, chain []kv.ContentHash, dst []slotDepth) []slotDepth {
+	sc := takeScratch()
+	sc.walk.start(c, ns, chain, nil)
+	sc.walk.run()
+	dst = sc.walk.appendSlots(dst)
+	giveScratch(sc)
+	return dst
+}
+
+// start prepares w for a lookup.
+func (w *walk) start(c *chainCore, ns kv.Namespace, chain []kv.ContentHash, flat *flatAnswer) {
+	w.c, w.chain, w.ns, w.flat = c, contentWords(chain), uint64(ns), flat
+	w.tries, w.restarts, w.yields = 0, 0, 0
+	w.begin()
+}
+
+// begin sets w to the root.
+func (w *walk) begin() {
 	w.clock = w.c.gapClock.Load()
-	w.depth, w.line, w.alive = 0, 0, 0
-	for w.depth < len(w.chain) {
+	w.empty()
+	if w.flat != nil {
+		w.flat.reset()
+	}
+	if w.over = len(w.chain) == 0; !w.over {
+		w.seek(w.ns, flagRoot)
+	}
+}
+
+// empty takes out what w found.
+func (w *walk) empty() {
+	w.depth, w.line, w.live, w.firstDepth = 0, 0, 0, 0
+	w.first, w.alive, w.few = w.first[:0], w.alive[:0], w.few[:0]
+	w.groups, w.words = w.groups[:0], w.words[:0]
+}
+
+// run walks down to the end, again from the root as often as it must.
+//
+// Concurrency: blocks nobody. Where the writer keeps changing what is read, or was
+// put aside within a change, it lets others run.
+func (w *walk) run() {
+	for again := 0; ; {
+		out := w.down()
+		if out == readDone {
+			break
+		}
+		if again++; out == readAgain || again%spins == 0 {
+			w.yield()
+		}
+		w.restarts++
+		w.begin()
+	}
+	if counts := w.c.testLookups; counts != nil {
+		counts.add(w)
+	}
+	runtime.KeepAlive(w.c)
+}
+
+// yield lets other goroutines run and, where that did not help, other threads: the
+// writer's may have lost its core.
+func (w *walk) yield() {
+	if w.yields++; w.yields%patience == 0 {
+		numa.Yield()
+	}
+	runtime.Gosched()
+}
+
+// down walks from where w is down to the end. Unless it returns readDone, the walk
+// has to begin again.
+func (w *walk) down() outcome {
+	for !w.over {
 		if hook := w.c.testHookLookup; hook != nil {
 			hook()
 		}
-		switch out := w.step(); {
-		case out == readOther || out == readDone && (w.alive == 0 || w.leaf):
-			return readDone
-		case out != readDone:
+		line, ok := w.probe()
+		if !ok {
+			break
+		}
+		if w.flat != nil && w.line != 0 {
+			w.flat.early(w)
+		}
+		if out := w.read(line); out != readDone && out != readOther {
 			return out
 		}
 	}
+	w.end()
 	return readDone
 }
 
-// step finds the run below the last one that begins with the next block, and
-// passes it. It returns readOther when there was none at some moment of the step.
-func (w *walker) step() outcome {
-	c := w.c
-	key, root := w.ns, uint64(flagRoot)
-	if w.line != 0 {
-		key, root = childKey(place{line: w.line, off: uint16(w.off)}), 0
+// end lets those that are still alive leave.
+func (w *walk) end() {
+	if len(w.alive) > 0 {
+		w.leave(w.alive, w.depth)
+		w.alive = w.alive[:0]
 	}
-	tag := edgeTag(key, root, w.chain[w.depth])
-	desc := c.edges.desc.Load()
-	for {
-		if hook := c.testHookLookup; hook != nil {
-			hook()
-		}
-		home := edgeHome(desc, tag)
-		for l := home; ; l++ {
-			for k := 1; k <= edgeSlots; k++ {
-				slot := atomic.LoadUint64(c.edges.w(l, k))
-				if uint32(slot>>32) != tag {
-					continue
-				}
-				if out := w.pass(uint32(slot), key, root); out != readOther {
-					return out
-				}
-			}
-			if atomic.LoadUint64(c.edges.w(l, 0)) == 0 {
-				break
-			}
-		}
-		// The entry may have moved to another home behind this back.
-		if desc = c.edges.desc.Load(); edgeHome(desc, tag) == home {
-			return readOther
-		}
-	}
+	w.live = 0
 }
 
-// pass reads the run at line and, when it is the one that key and the next block
-// name, takes its coverage in.
-func (w *walker) pass(line uint32, key, root uint64) outcome {
+// seek aims w at the run that hangs at key and begins with the next block, and
+// asks for the line of the edge table that should have it.
+func (w *walk) seek(key, root uint64) {
+	w.key, w.root = key, root
+	w.at = w.c.edges.seek(edgeTag(key, root, w.chain[w.depth]))
+	prefetch(w.c.edges.w(w.at.l, 0), 1)
+}
+
+// probe returns the line of the next run that may be the one wanted, and asks for
+// its header and the beginning of its content. It returns false when there was none
+// at some moment of the call.
+func (w *walk) probe() (line uint32, ok bool) {
+	if line, ok = w.c.edges.probe(&w.at); ok {
+		prefetch(w.c.arena.w(line, 0), min((len(w.chain)-w.depth+lineWords-1)/lineWords, contentAhead)+1)
+	}
+	return line, ok
+}
+
+// read reads the run at line and, when it is the one wanted, passes it: its
+// coverage decides who stays alive.
+func (w *walk) read(line uint32) outcome {
 	for range spins {
 		var head [asm.RunHeaderWords]uint64
 		n, ok := asm.ReadRun(w.c.arena.w(line, 0), w.chain[w.depth:], &head)
 		if !ok {
+			w.tries++
+			asm.Pause()
 			continue
 		}
-		if n == 0 || head[runKey] != key || head[runShape]&flagRoot != root {
+		if n == 0 || head[runKey] != w.key || head[runShape]&flagRoot != w.root {
 			return readOther
+		}
+		ext := uint32(head[runExt])
+		last := head[runShape]&flagParent == 0 || w.depth+n == len(w.chain)
+		if !last {
+			at := w.c.edges.seek(edgeTag(childKey(place{line: line, off: uint16(n)}), 0, w.chain[w.depth+n]))
+			prefetch(w.c.edges.w(at.l, 0), 1)
 		}
 		if hook := w.c.testHookLookup; hook != nil {
 			hook()
 		}
-		ext := uint32(head[runExt])
-		gap := head[runGap]
-		switch {
-		case ext == 0 && w.line == 0:
-			w.listInline(&head, n)
-		case ext == 0:
-			w.keepInline(&head, n)
-		default:
-			if w.line == 0 {
-				w.listExt(ext, n)
-			} else {
-				w.keepExt(ext, n)
-			}
-			gap = atomic.LoadUint64(w.c.arena.w(line, runGap))
+		cover := w.readCover(&head, ext, n)
+		if ext != 0 {
+			head[runGap] = atomic.LoadUint64(w.c.arena.w(line, runGap))
 			if atomic.LoadUint64(w.c.arena.w(line, runVersion)) != head[runVersion] {
-				w.undo()
+				w.tries++
+				asm.Pause()
 				continue
 			}
 		}
-		if w.line != 0 {
-			if gap > w.clock || uint32(atomic.LoadUint64(w.c.arena.w(w.line, runShape))) != w.gen {
-				return readRestart
-			}
-		} else {
-			w.alive = len(w.dst) - w.base
+		if w.line != 0 && (head[runGap] > w.clock ||
+			uint32(atomic.LoadUint64(w.c.arena.w(w.line, runShape))) != w.gen) {
+			return readRestart
 		}
-		w.line, w.gen, w.off = line, uint32(head[runShape]), n
-		w.leaf = head[runShape]&flagParent == 0
-		w.depth += n
-		w.thin()
+		w.pass(cover, n)
+		w.line, w.gen = line, uint32(head[runShape])
+		if w.over = last || w.live == 0 && len(w.alive) == 0; !w.over {
+			w.seek(childKey(place{line: line, off: uint16(n)}), 0)
+		}
 		return readDone
 	}
 	return readAgain
 }
 
-// undo takes back what was read of a run that changed meanwhile.
-func (w *walker) undo() {
-	if w.line == 0 {
-		w.dst = w.dst[:w.base]
-		return
-	}
-	alive := w.dst[w.base : w.base+w.alive]
-	for i := range alive {
-		alive[i].depth = uint32(w.depth)
-	}
+// lookupCounts adds up how lookups went.
+type lookupCounts struct {
+	lookups, tries, restarts, yields atomic.Uint64
 }
 
-// thin moves the slots that hold everything so far to the front.
-func (w *walker) thin() {
-	alive := w.dst[w.base : w.base+w.alive]
-	n := 0
-	for i := range alive {
-		if int(alive[i].depth) == w.depth {
-			alive[n], alive[i] = alive[i], alive[n]
-			n++
-		}
-	}
-	w.alive = n
-}
-
-// listInline lists the holders of a root, of which n blocks matched.
-func (w *walker) listInline(head *[asm.RunHeaderWords]uint64, n int) {
-	for k := range inlineHolders {
-		e := head[runEntry0+k]
-		s := entrySlot(e)
-		depth := min(n, int(uint16(e>>entryPrefix)))
-		// A slot that lost its entry and got another meanwhile is seen twice.
-		if depth == 0 || k > 0 && entrySlot(head[runEntry0]) == s || k > 1 && entrySlot(head[runEntry0+1]) == s {
-			continue
-		}
-		w.dst = append(w.dst, slotDepth{slot: s, depth: uint32(depth)})
-	}
-}
-
-// keepInline adds to the slots still alive what they hold of a run's first n
-// blocks.
-func (w *walker) keepInline(head *[asm.RunHeaderWords]uint64, n int) {
-	alive := w.dst[w.base : w.base+w.alive]
-	for i := range alive {
-		d := 0
-		for k := range inlineHolders {
-			if e := head[runEntry0+k]; entrySlot(e) == alive[i].slot {
-				d = min(n, int(uint16(e>>entryPrefix)))
-				break
-			}
-		}
-		alive[i].depth = uint32(w.depth + d)
-	}
-}
-
-// extTable is the table of a holder block.
-type extTable struct {
-	bits, entries []uint64
-}
-
-func (w *walker) extTable(ext uint32) extTable {
-	g := extShapeOf(atomic.LoadUint64(w.c.arena.w(ext, extGeometry)))
-	all := w.c.arena.words(ext, extBits, g.width+g.table)
-	return extTable{bits: all[:g.width], entries: all[g.width:]}
-}
-
-// listExt lists the holders of a root with an external block: bits first, then
-// entries, so that a slot going from one to the other is seen at least once.
-func (w *walker) listExt(ext uint32, n int) {
-	t := w.extTable(ext)
-	moves := w.c.arena.w(ext, extMoves)
-	before := uint32(atomic.LoadUint64(moves))
-	for i := range t.bits {
-		for m := atomic.LoadUint64(&t.bits[i]); m != 0; m &= m - 1 {
-			s := slot(i*64 + bits.TrailingZeros64(m))
-			w.dst = append(w.dst, slotDepth{slot: s, depth: uint32(n)})
-		}
-	}
-	byBit := len(w.dst)
-	if hook := w.c.testHookLookup; hook != nil {
-		hook()
-	}
-	for i := range t.entries {
-		e := atomic.LoadUint64(&t.entries[i])
-		depth := min(n, int(uint16(e>>entryPrefix)))
-		if depth == 0 || int(entrySlot(e)) < len(t.bits)*64 && w.listed(entrySlot(e), byBit) {
-			continue
-		}
-		w.dst = append(w.dst, slotDepth{slot: entrySlot(e), depth: uint32(depth)})
-	}
-	if uint32(atomic.LoadUint64(moves)) != before {
-		w.dedupe()
-	}
-}
-
-// listed reports whether s is among the slots listed by bit, which ascend.
-func (w *walker) listed(s slot, byBit int) bool {
-	_, ok := slices.BinarySearchFunc(w.dst[w.base:byBit], s, func(d slotDepth, s slot) int {
-		return int(d.slot) - int(s)
-	})
-	return ok
-}
-
-// dedupe takes out slots listed twice because they moved meanwhile.
-func (w *walker) dedupe() {
-	all := w.dst[w.base:]
-	slices.SortFunc(all, func(a, b slotDepth) int { return int(a.slot) - int(b.slot) })
-	all = slices.CompactFunc(all, func(a, b slotDepth) bool { return a.slot == b.slot })
-	w.dst = w.dst[:w.base+len(all)]
-}
-
-// keepExt adds to the slots still alive what they hold of a run's first n blocks.
-func (w *walker) keepExt(ext uint32, n int) {
-	t := w.extTable(ext)
-	alive := w.dst[w.base : w.base+w.alive]
-	for i := range alive {
-		alive[i].depth = uint32(w.depth + t.depth(alive[i].slot, n))
-	}
-}
-
-// depth is how many of a run's first n blocks s holds.
-func (t *extTable) depth(s slot, n int) int {
-	if k := int(s) / 64; k < len(t.bits) && atomic.LoadUint64(&t.bits[k])>>(s%64)&1 != 0 {
-		return n
-	}
-	i := extHome(s, len(t.entries))
-	for range t.entries {
-		e := atomic.LoadUint64(&t.entries[i])
-		if entrySlot(e) == s {
-			return min(n, int(uint16(e>>entryPrefix)))
-		}
-		if e == 0 {
-			return 0
-		}
-		if i++; i == len(t.entries) {
-			i = 0
-		}
-	}
-	return 0
+func (n *lookupCounts) add(w *walk) {
+	n.lookups.Add(1)
+	n.tries.Add(uint64(w.tries))
+	n.restarts.Add(uint64(w.restarts))
+	n.yields.Add(uint64(w.yields))
 }

@@ -122,7 +122,7 @@ func (c *chainCore) settleRun(line uint32) uint32 {
 	top := 0
 	for k := range inlineHolders {
 		if e := *c.arena.w(line, runEntry0+k); e != 0 {
-			top = max(top, c.top(entryHolding(e, 0)))
+			top = max(top, c.top(entryHolding(e)))
 		}
 	}
 	if info.children > 0 {

@@ -6,7 +6,6 @@
 package shard
 
 import (
-	"sync"
 	"sync/atomic"
 
 	"kindex/internal/kv"
@@ -50,9 +49,10 @@ type holder struct {
 
 // Shard is an [Index] above a core.
 type Shard struct {
-	core core
-	opts Options
-	_    [64]byte // lookups read what is above, the writer changes what is below
+	core  core
+	chain *chainCore // core, when it is one
+	opts  Options
+	_     [64]byte // lookups read what is above, the writer changes what is below
 
 	// The writer's. memberships and count are read by anybody.
 	memberships uint64
@@ -70,31 +70,19 @@ type Shard struct {
 	hashes   []kv.ContentHash
 	_        [64]byte
 
-	// slotVersion is odd while words of slotInfo change meaning. Written by
-	// the writer, read by lookups.
-	slotVersion atomic.Uint64
-	// slotInfo says per slot whom it speaks for: holder<<8 | classes<<1 | 1.
-	// Written by the writer under slotVersion, read by lookups.
-	slotInfo []atomic.Uint64
-
-	scratch sync.Pool // *lookupScratch
-}
-
-// lookupScratch is what one lookup needs besides the caller's slice.
-type lookupScratch struct {
-	depths []slotDepth
-	at     map[Holder]int // index in dst of holders with several slots
+	// seats says for whom slots speak. Stored by the writer, loaded by lookups.
+	seats atomic.Pointer[seatTable]
 }
 
 func newShard(c core, o Options) *Shard {
 	s := &Shard{
-		core:     c,
-		opts:     o,
-		holders:  map[Holder]*holder{},
-		next:     o.FirstHolder,
-		slotInfo: make([]atomic.Uint64, 1<<16),
+		core:    c,
+		opts:    o,
+		holders: map[Holder]*holder{},
+		next:    o.FirstHolder,
 	}
-	s.scratch.New = func() any { return &lookupScratch{at: map[Holder]int{}} }
+	s.chain, _ = c.(*chainCore)
+	s.seats.Store(newSeatTable())
 	return s
 }
 

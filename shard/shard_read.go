@@ -1,63 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Hop before: indexsrv's queries.
+// Hop after: the core, with slots; shard_answer.go makes holders of them.
+
 package shard
 
 import (
-	"runtime"
+	"sync"
 
 	"kindex/internal/kv"
 )
 
-// Lookup implements [Index].
-func (s *Shard) Lookup(ns kv.Namespace, chain []kv.ContentHash, dst []kv.Match) []kv.Match {
-	sc, ok := s.scratch.Get().(*lookupScratch)
+// lookupScratch is what one lookup needs besides the caller's memory. It grows to
+// what the largest lookup wanted and is used again.
+type lookupScratch struct {
+	walk walk
+	flat flatAnswer
+}
+
+var scratchPool = sync.Pool{New: func() any { return new(lookupScratch) }}
+
+func takeScratch() *lookupScratch {
+	sc, ok := scratchPool.Get().(*lookupScratch)
 	if !ok {
 		panic("BUG: shard: foreign lookup scratch")
 	}
-	defer s.scratch.Put(sc)
-	base := len(dst)
-	for {
-		v := s.slotVersion.Load()
-		if v&1 == 0 {
-			sc.depths = s.core.lookup(ns, chain, sc.depths[:0])
-			dst = s.matches(sc, dst[:base])
-			if s.slotVersion.Load() == v {
-				return dst
-			}
-		}
-		runtime.Gosched()
-	}
+	return sc
 }
 
-// matches appends one match per holder that the slots of sc speak for.
-func (s *Shard) matches(sc *lookupScratch, dst []kv.Match) []kv.Match {
-	clear(sc.at)
-	for _, d := range sc.depths {
-		info := s.slotInfo[d.slot].Load()
-		if info == 0 {
-			continue
-		}
-		id, classes := Holder(info>>8), info>>1&(1<<numClasses-1)
-		if classes == 1<<numClasses-1 {
-			dst = append(dst, kv.Match{Holder: uint32(id), Device: d.depth, Host: d.depth, Any: d.depth})
-			continue
-		}
-		i, seen := sc.at[id]
-		if !seen {
-			i = len(dst)
-			sc.at[id] = i
-			dst = append(dst, kv.Match{Holder: uint32(id)})
-		}
-		m := &dst[i]
-		if classes&(1<<classDevice) != 0 {
-			m.Device = max(m.Device, d.depth)
-		}
-		if classes&(1<<classHost) != 0 {
-			m.Host = max(m.Host, d.depth)
-		}
-		m.Any = max(m.Any, d.depth) // a wider class never holds less, whatever a writer is doing
-		m.Host = max(m.Host, m.Device)
+// giveScratch takes sc back, without what belongs to the caller or the index.
+func giveScratch(sc *lookupScratch) {
+	sc.release()
+	scratchPool.Put(sc)
+}
+
+func (sc *lookupScratch) release() {
+	sc.walk.c, sc.walk.chain, sc.walk.flat = nil, nil, nil
+	sc.flat.t, sc.flat.dst = nil, nil
+}
+
+// walk looks chain up in s's core. What it finds stays in sc; flat may be nil.
+func (s *Shard) walk(sc *lookupScratch, ns kv.Namespace, chain []kv.ContentHash, flat *flatAnswer) {
+	w := &sc.walk
+	if s.chain != nil {
+		w.start(s.chain, ns, chain, flat)
+		w.run()
+		return
 	}
+	w.empty()
+	w.few = s.core.lookup(ns, chain, w.few)
+}
+
+// Lookup implements [Index].
+func (s *Shard) Lookup(ns kv.Namespace, chain []kv.ContentHash, dst []kv.Match) []kv.Match {
+	sc := takeScratch()
+	base := len(dst)
+	for {
+		t := s.seats.Load()
+		sc.flat.start(t, dst[:base])
+		s.walk(sc, ns, chain, &sc.flat)
+		dst = sc.flat.finish(&sc.walk)
+		if s.seats.Load() == t {
+			break
+		}
+	}
+	giveScratch(sc)
 	return dst
 }
 
@@ -113,7 +120,7 @@ const (
 func (s *Shard) Stats() Stats {
 	st := Stats{Holders: uint64(len(s.holders))}
 	s.core.stats(&st)
-	st.Bytes[PurposeHolders] += uint64(len(s.slotInfo)) * 8
+	st.Bytes[PurposeHolders] += s.seats.Load().bytes()
 	for _, h := range s.holders {
 		if h.any() != 0 {
 			st.Memberships += s.core.held(h.any())

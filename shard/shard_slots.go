@@ -43,20 +43,8 @@ func (s *Shard) releaseSlot(h *holder, sl slot) {
 
 // setClasses publishes which slot answers which class for h.
 func (s *Shard) setClasses(h *holder, classes [numClasses]slot) {
-	s.slotVersion.Add(1)
-	defer s.slotVersion.Add(1)
-	for _, sl := range h.class {
-		if sl != 0 {
-			s.slotInfo[sl].Store(0)
-		}
-	}
+	s.seats.Store(s.seats.Load().with(h, classes))
 	h.class = classes
-	for c, sl := range classes {
-		if sl != 0 {
-			info := uint64(h.id)<<8 | 1 | s.slotInfo[sl].Load() | 2<<c
-			s.slotInfo[sl].Store(info)
-		}
-	}
 }
 
 // rawFor returns h's raw of a tier and group, making it, and the unions that

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shard
+
+import (
+	"unsafe"
+
+	"kindex/asm"
+)
+
+// prefetch asks for n lines of 64 bytes from the one that w is in.
+func prefetch(w *uint64, n int) {
+	for i := range n {
+		asm.Prefetch(unsafe.Add(unsafe.Pointer(w), i*lineBytes))
+	}
+}
