@@ -9,8 +9,4 @@ import (
 )
 
 // prefetch asks for n lines of 64 bytes from the one that w is in.
-func prefetch(w *uint64, n int) {
-	for i := range n {
-		asm.Prefetch(unsafe.Add(unsafe.Pointer(w), i*lineBytes))
-	}
-}
+func prefetch(w *uint64, n int) { asm.PrefetchRange(unsafe.Pointer(w), n) }
