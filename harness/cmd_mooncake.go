@@ -11,6 +11,7 @@ import (
 	"io"
 	"strings"
 
+	"kindex/asm"
 	"kindex/harness/mooncake"
 	"kindex/harness/trial"
 	"kindex/shard"
@@ -25,7 +26,6 @@ func runMooncake(ctx context.Context, c *command, args []string, stdout, stderr 
 	fs.IntVar(&o.Shards, "shards", 0, "shards of the index, each with one writer (default --lanes)")
 	fs.IntVar(&o.Lanes, "lanes", o.Lanes, "threads that apply events")
 	fs.IntVar(&o.Queries, "query-threads", o.Queries, "threads that look up, in lookup and contend")
-	fs.StringVar(&o.Level, "cpu-features", o.Level, "kernels: auto, avx512, avx2 or generic")
 	fs.StringVar(&o.Memory, "memory", o.Memory, "placement of the index's memory: "+oneOf(mooncake.Memories))
 	fs.IntVar(&o.WindowMS, "window-ms", 0, "open loop: every operation at its deadline in a window of so many milliseconds (default: as fast as it goes)")
 	fs.IntVar(&o.LimitOps, "limit-ops", 0, "replay only the first operations (default all)")
@@ -39,6 +39,7 @@ func runMooncake(ctx context.Context, c *command, args []string, stdout, stderr 
 	if done {
 		return code
 	}
+	o.Level = asm.Level() // as --cpu-features left it
 	err := o.Validate()
 	switch {
 	case len(rest) > 0:

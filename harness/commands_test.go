@@ -148,7 +148,7 @@ func TestMeasuringUsage(t *testing.T) {
 		{[]string{"mooncake", "--corpus", bad, "--lanes", "2", "--shards", "1"}, "--shards 1: must be at least --lanes 2", 2},
 		{[]string{"mooncake", "--corpus", bad, "--lanes", "0"}, "--lanes 0: must be 1 to", 2},
 		{[]string{"mooncake", "--corpus", bad, "--runs", "0"}, "--runs 0: must be 1 to 1000", 2},
-		{[]string{"mooncake", "--corpus", bad, "--cpu-features", "sse9"}, "--cpu-features sse9", 2},
+		{[]string{"mooncake", "--corpus", bad, "--cpu-features", "sse9"}, `invalid value "sse9" for flag -cpu-features`, 2},
 		{[]string{"mooncake", "--corpus", bad, "--window-ms", "9", "--mode", "write"}, "--mode write with --window-ms", 2},
 	} {
 		var out, errs bytes.Buffer
