@@ -45,7 +45,7 @@ type engineThread struct {
 	ctx         *zmq.Context
 	pub, router *zmq.Socket
 	seq         uint64
-	buffer      []message
+	buffer      []Message
 }
 
 // startEngine begins one life of a publisher. ports, when not nil, are those of
@@ -164,8 +164,8 @@ func (e *engine) answer(th *engineThread) {
 		}
 	}
 	for _, m := range th.buffer {
-		if m.seq >= start {
-			_, _ = th.router.SendMessage(frames[0], wire.MakeReplay(e.framing, "kv", m.seq, m.payload))
+		if m.Seq >= start {
+			_, _ = th.router.SendMessage(frames[0], wire.MakeReplay(e.framing, "kv", m.Seq, m.Payload))
 		}
 	}
 	if !e.truncated {
@@ -193,7 +193,7 @@ func (e *engine) send(live bool, p []byte) {
 		if live {
 			_, _ = th.pub.SendMessage(wire.MakeMessage("kv", th.seq, p))
 		}
-		th.buffer = append(th.buffer, message{seq: th.seq, payload: p})
+		th.buffer = append(th.buffer, Message{Seq: th.seq, Payload: p})
 		if len(th.buffer) > e.keep {
 			th.buffer = th.buffer[1:]
 		}
@@ -255,7 +255,7 @@ func subscribeTo(t testing.TB, src *zmqSource, w *Writer, cfg StreamConfig) *str
 	}
 	cfg.Model = testModel
 	orElse(&cfg.BlockSize, testBlock)
-	s, err := startStream(src, cfg, w, h, streamHooks{}, quiet)
+	s, err := startStream(src, cfg, w, h, nil, streamHooks{}, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -158,7 +158,8 @@ type Feed struct {
 	dec   wire.Decoder
 	probe *wire.Decoder // tells whether a payload that must wait is a batch
 	batch kv.Batch
-	rm    shard.Remove
+
+	staged staged
 
 	// The cursor: the last number admitted, or passed over as lost, of this epoch.
 	epoch   uint64

@@ -8,14 +8,26 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"kindex/shard"
 )
 
 // Live takes one message of the live socket. The feed may keep payload: it must
 // not change any more.
 func (f *Feed) Live(seq uint64, payload []byte, now time.Time) {
+	if f.stageLive(seq, payload, now) {
+		f.commitNow()
+		f.finish(now)
+	}
+}
+
+// stageLive is Live up to the point where the batch that continues the stream is
+// to be applied: true; then commit and finish are due. False: Live has done all
+// that it does.
+func (f *Feed) stageLive(seq uint64, payload []byte, now time.Time) bool {
 	if seq == math.MaxUint64 { // the mark of a replay's end, never a number
 		f.BadMessage()
-		return
+		return false
 	}
 	f.telling = time.Time{}
 	if !f.waiting() && !f.repair.wantJoin {
@@ -28,26 +40,30 @@ func (f *Feed) Live(seq uint64, payload []byte, now time.Time) {
 	case f.holds(seq):
 		f.again(seq, payload, now)
 	case seq == f.next() && !f.waiting():
-		f.follows(seq, payload, now)
+		if f.stage(seq, payload) {
+			return true
+		}
+		f.undecodable(seq, payload)
 	case !f.decodable(payload):
 		f.undecodable(seq, payload)
 	default:
 		f.ahead(seq, payload, now)
 	}
+	return false
 }
 
-// follows takes the live batch that continues the stream.
-func (f *Feed) follows(seq uint64, payload []byte, now time.Time) {
-	if !f.admit(seq, payload, now) {
-		f.undecodable(seq, payload)
-		return
-	}
-	if seq == 0 {
+// finish ends what stageLive or stageReplay began, once the batch is applied.
+func (f *Feed) finish(now time.Time) {
+	f.admitted(now)
+	switch {
+	case f.staged.replayed:
+		f.repair.progress = true
+		f.counts.recovered++
+	case f.staged.seq == 0:
 		f.repair.wantJoin = false // a life in full view: nothing came before
-	}
-	if seq == 0 || !f.canReplay() {
-		// The number follows: nothing was missed.
 		f.faults &^= faultUnverified
+	case !f.canReplay():
+		f.faults &^= faultUnverified // the number follows: nothing was missed
 	}
 	f.drain(now)
 }
@@ -228,10 +244,13 @@ func (f *Feed) restart() {
 
 // forget empties the holder and takes the cursor back to before the first batch.
 func (f *Feed) forget() {
-	if err := f.idx.Clear(f.h); err != nil {
+	err := f.idx.in(f.h, func(idx shard.Index) error {
+		defer f.refreshStats(idx)
+		return idx.Clear(f.h)
+	})
+	if err != nil {
 		f.refused(err)
 	}
-	f.refreshStats()
 	f.has, f.last, f.seen = false, 0, 0
 	f.history.reset()
 	f.release()

@@ -196,19 +196,27 @@ func (f *Feed) begin(kind want) {
 // ReplayBatch takes one batch of the answer to request id, as [Feed.Live] does.
 // Answers to any but the newest request are ignored.
 func (f *Feed) ReplayBatch(id, seq uint64, payload []byte, now time.Time) {
+	if f.stageReplay(id, seq, payload, now) {
+		f.commitNow()
+		f.finish(now)
+	}
+}
+
+// stageReplay is to ReplayBatch what stageLive is to Live.
+func (f *Feed) stageReplay(id, seq uint64, payload []byte, now time.Time) bool {
 	r := &f.repair
 	if id == 0 || id != r.id {
-		return
+		return false
 	}
 	first := !r.got
 	if !first && seq <= r.prev {
 		if f.answered(seq, payload) {
 			f.counts.duplicates++
-			return
+			return false
 		}
 		// An answer counts up; one that does not is of two lives.
 		f.ReplayFailed(id, fmt.Errorf("batch %d after %d", seq, r.prev), now)
-		return
+		return false
 	}
 	r.got, r.prev = true, seq
 	switch {
@@ -218,18 +226,19 @@ func (f *Feed) ReplayBatch(id, seq uint64, payload []byte, now time.Time) {
 		f.repeated(seq, payload, now)
 	default:
 		if r.unverified && !f.unproven(id, fmt.Sprintf("the replay begins at %d, behind the last admitted batch", seq), now) {
-			return
+			return false
 		}
 		if seq < f.next() || f.holds(seq) && !f.agrees(seq, payload) {
-			return
+			return false
 		}
 		if first && seq > f.next() {
 			r.hopeless = true
 			f.lose(seq-1, fmt.Sprintf("the replay begins at %d", seq))
 			r.progress = true
 		}
-		f.fill(seq, payload, now)
+		return f.fill(seq, payload, now)
 	}
+	return false
 }
 
 // answered reports whether the answer under way has brought just this batch: a
@@ -287,28 +296,24 @@ func (f *Feed) repeated(seq uint64, payload []byte, now time.Time) {
 	}
 }
 
-// fill takes a replayed batch that was missing, or lies behind a hole.
-func (f *Feed) fill(seq uint64, payload []byte, now time.Time) {
-	r := &f.repair
+// fill takes a replayed batch that was missing, or lies behind a hole. It returns
+// true where the batch is staged.
+func (f *Feed) fill(seq uint64, payload []byte, now time.Time) bool {
 	if seq == f.next() {
 		f.unhold(seq)
-		if f.admit(seq, payload, now) {
-			r.progress = true
-			f.counts.recovered++
-			f.drain(now)
-			return
+		if f.stage(seq, payload) {
+			f.staged.replayed = true
+			return true
 		}
 		f.badAgain(seq, payload, now)
-		return
+		return false
 	}
 	// A hole in the answer, which will be asked for again. What lies behind it
 	// waits like what came live.
-	if !f.decodable(payload) {
-		return
-	}
-	if len(f.held) < f.limits.HeldBatches && f.heldLen+len(payload) <= f.limits.HeldBytes {
+	if f.decodable(payload) && len(f.held) < f.limits.HeldBatches && f.heldLen+len(payload) <= f.limits.HeldBytes {
 		f.hold(seq, payload, true)
 	}
+	return false
 }
 
 // badAgain takes an undecodable payload of the replay at the number that is

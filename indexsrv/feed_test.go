@@ -547,25 +547,6 @@ func TestDropReasons(t *testing.T) {
 	}
 }
 
-// Applying a batch allocates nothing once buffers have grown.
-func TestFeedAllocs(t *testing.T) {
-	f := newFeedTest(t, false, nil)
-	f.idx = NewWriter(nullIndex{})
-	f.connect()
-	var ps [][]byte
-	for range 300 {
-		ps = append(ps, payload(storeOf(7, 8, 9, 10), removeOf(8)))
-	}
-	seq := uint64(0)
-	for range 150 {
-		f.Live(seq, ps[seq], f.now)
-		seq++
-	}
-	if got := testing.AllocsPerRun(100, func() { f.Live(seq, ps[seq], f.now); seq++ }); got != 0 {
-		t.Errorf("got %v allocations a batch, want 0", got)
-	}
-}
-
 type nullIndex struct{ shard.Index }
 
 func (nullIndex) Store(shard.Holder, *shard.Store) error   { return nil }

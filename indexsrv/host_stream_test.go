@@ -289,7 +289,7 @@ func TestHostReregister(t *testing.T) {
 	feed.Connected(time.Now())
 	e.do(func(th *engineThread) {
 		for _, m := range th.buffer {
-			feed.Live(m.seq, m.payload, time.Now())
+			feed.Live(m.Seq, m.Payload, time.Now())
 		}
 	})
 	want, err := shard.Digest(ref, holder)

@@ -80,12 +80,13 @@ type normaliser struct {
 
 	lookahead int // most tokens beyond a block that a hash of this stream covers
 
-	// Buffers of the event in work.
+	// Buffers of the batch in work.
 	stores   []shard.Store
+	removes  []shard.Remove
 	contents []kv.ContentHash
 	extra    [][]byte
 	extraBuf []byte
-	ends     []int
+	ends     []int // of the event in work
 }
 
 func newNormaliser(cfg *StreamConfig) *normaliser {
@@ -97,6 +98,12 @@ func newNormaliser(cfg *StreamConfig) *normaliser {
 	}
 }
 
+// begin begins a batch: what the last one made is no longer valid.
+func (n *normaliser) begin() {
+	n.stores, n.removes = n.stores[:0], n.removes[:0]
+	n.contents, n.extra, n.extraBuf = n.contents[:0], n.extra[:0], n.extraBuf[:0]
+}
+
 // restart forgets what belongs to one life of the publisher.
 func (n *normaliser) restart() {
 	clear(n.groups)
@@ -104,9 +111,10 @@ func (n *normaliser) restart() {
 	n.lookahead = 0
 }
 
-// stored returns the stores that ev makes, in order, or why it makes none. They
-// are valid until the next call and alias ev's slices.
+// stored appends to n.stores the stores that ev makes, in order, and returns
+// them, or why it makes none. They are valid until begin and alias ev's slices.
 func (n *normaliser) stored(ev *kv.Event) ([]shard.Store, drop) {
+	from := len(n.stores)
 	n.learn(ev)
 	if d := n.place(ev); d != dropNone {
 		return nil, d
@@ -124,8 +132,8 @@ func (n *normaliser) stored(ev *kv.Event) ([]shard.Store, drop) {
 	if len(ev.Tokens) == 0 {
 		// A placeholder names blocks told before: no parent, no content.
 		st.Parent, st.HasParent = 0, false
-		n.stores = append(n.stores[:0], st)
-		return n.stores, dropNone
+		n.stores = append(n.stores, st)
+		return n.stores[from:], dropNone
 	}
 	if ev.BlockSize != n.blockSize && ev.BlockSize > 0 {
 		return nil, dropBlockSize
@@ -147,25 +155,28 @@ func (n *normaliser) stored(ev *kv.Event) ([]shard.Store, drop) {
 	st.Stated = n.stated || ev.HasSalt
 	// Bigram pages arrive folded: Tokens are each pair's first.
 	st.Blocks = kv.Blocks{Tokens: ev.Tokens, BlockSize: n.blockSize, Extra: extra}
-	n.contents = st.Blocks.AppendHashes(n.contents[:0], seed)
-	st.Contents = n.contents
-	n.stores = append(n.stores[:0], st)
+	hashed := len(n.contents)
+	n.contents = st.Blocks.AppendHashes(n.contents, seed)
+	st.Contents = n.contents[hashed:len(n.contents):len(n.contents)]
 	n.keep(ev, lora != "" || salt != "", extra)
 	if len(n.keyed) > 0 && ev.Tier != kv.TierDevice && !ev.HasExtra && !st.Stated {
-		n.joinKeyed(st)
+		n.joinKeyed(&st)
+	} else {
+		n.stores = append(n.stores, st)
 	}
-	return n.stores, dropNone
+	return n.stores[from:], dropNone
 }
 
-// removed fills rm with what ev takes away, or returns why it takes nothing.
-func (n *normaliser) removed(ev *kv.Event, rm *shard.Remove) drop {
+// removed appends to n.removes what ev takes away, or returns why it takes
+// nothing.
+func (n *normaliser) removed(ev *kv.Event) drop {
 	if d := n.place(ev); d != dropNone {
 		return d
 	}
 	if len(ev.Hashes) == 0 {
 		return dropNoHashes
 	}
-	*rm = shard.Remove{Tier: ev.Tier, Group: uint8(ev.Group), Engines: ev.Hashes}
+	n.removes = append(n.removes, shard.Remove{Tier: ev.Tier, Group: uint8(ev.Group), Engines: ev.Hashes})
 	return dropNone
 }
 
@@ -256,7 +267,8 @@ func (n *normaliser) extraKeys(ev *kv.Event, lora string) (salt string, extra []
 			salt = ev.Extra[0][saltAt].ID
 		}
 	}
-	n.extraBuf, n.ends = n.extraBuf[:0], n.ends[:0]
+	n.ends = n.ends[:0]
+	begin, first := len(n.extraBuf), len(n.extra)
 	for i, keys := range ev.Extra {
 		name := loraKey(keys, lora)
 		for k := range keys {
@@ -267,16 +279,15 @@ func (n *normaliser) extraKeys(ev *kv.Event, lora string) (salt string, extra []
 		}
 		n.ends = append(n.ends, len(n.extraBuf))
 	}
-	if len(n.extraBuf) == 0 {
+	if len(n.extraBuf) == begin {
 		return salt, nil
 	}
-	n.extra = n.extra[:0]
-	from := 0
+	from := begin
 	for _, end := range n.ends {
 		n.extra = append(n.extra, n.extraBuf[from:end:end])
 		from = end
 	}
-	return salt, n.extra
+	return salt, n.extra[first:len(n.extra):len(n.extra)]
 }
 
 // loraKey returns which of one block's keys is the LoRA name, or -1.
@@ -345,10 +356,9 @@ func (n *normaliser) isKeyed(h kv.EngineHash) bool {
 	return ok
 }
 
-// joinKeyed splits st, an announcement without keys, into stretches: keyed
-// blocks become placeholders, the others follow the block before them.
-func (n *normaliser) joinKeyed(st shard.Store) {
-	n.stores = n.stores[:0]
+// joinKeyed appends st, an announcement without keys, in stretches: keyed blocks
+// become placeholders, the others follow the block before them.
+func (n *normaliser) joinKeyed(st *shard.Store) {
 	for from := 0; from < len(st.Engines); {
 		keyed := n.isKeyed(st.Engines[from])
 		to := from + 1

@@ -251,7 +251,7 @@ func (g *registry) start(w *worker, cfg *StreamConfig) (*rank, error) {
 		return nil, refuse(ErrUnavailable, "instance_id: %v", err)
 	}
 	log := g.log.With("model_name", w.model.name.model, "instance_id", w.id.text, "dp_rank", cfg.Rank)
-	s, err := startStream(g.src, *cfg, g.idx, h, g.hooks(h), log)
+	s, err := startStream(g.src, *cfg, g.idx, h, nil, g.hooks(h), log)
 	if err != nil {
 		_ = g.idx.Drop(h) // known: it was just added
 		if errors.Is(err, errNoSockets) {

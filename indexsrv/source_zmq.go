@@ -152,7 +152,7 @@ func receive(s *zmq.Socket) ([][]byte, error) {
 
 // receiveLive appends to msgs what the SUB socket has, one burst of it at most,
 // and tells whether there may be more.
-func receiveLive(s *zmq.Socket, msgs []message) (_ []message, more bool, err error) {
+func receiveLive(s *zmq.Socket, msgs []Message) (_ []Message, more bool, err error) {
 	size := 0
 	for len(msgs) < burstMessages && size < burstBytes {
 		frames, err := receive(s)
@@ -160,7 +160,7 @@ func receiveLive(s *zmq.Socket, msgs []message) (_ []message, more bool, err err
 			return msgs, false, err
 		}
 		_, payload, seq, err := wire.ParseMessage(frames)
-		msgs = append(msgs, message{seq: seq, payload: payload, bad: err != nil})
+		msgs = append(msgs, Message{Seq: seq, Payload: payload, Bad: err != nil})
 		size += len(payload)
 	}
 	return msgs, true, nil
@@ -168,7 +168,7 @@ func receiveLive(s *zmq.Socket, msgs []message) (_ []message, more bool, err err
 
 // receiveReplay is receiveLive for the DEALER socket; end tells that the answer
 // is complete.
-func receiveReplay(s *zmq.Socket, msgs []message) (_ []message, more, end bool, err error) {
+func receiveReplay(s *zmq.Socket, msgs []Message) (_ []Message, more, end bool, err error) {
 	size := 0
 	for len(msgs) < burstMessages && size < burstBytes {
 		frames, err := receive(s)
@@ -179,7 +179,7 @@ func receiveReplay(s *zmq.Socket, msgs []message) (_ []message, more, end bool, 
 		if end {
 			return msgs, false, true, nil
 		}
-		msgs = append(msgs, message{seq: seq, payload: payload, bad: err != nil})
+		msgs = append(msgs, Message{Seq: seq, Payload: payload, Bad: err != nil})
 		size += len(payload)
 	}
 	return msgs, true, false, nil

@@ -25,7 +25,7 @@ type zmqReplay struct {
 	cancel context.CancelFunc
 	sock   *zmq.Socket
 	wait   *fdwait.Waiter
-	msgs   []message
+	msgs   []Message
 	addr   address
 	heard  bool // anything came
 }

@@ -45,7 +45,7 @@ type zmqTap struct {
 	ever    bool   // connected at least once
 	wake    time.Time
 	asking  *zmqReplay
-	msgs    []message
+	msgs    []Message
 	changes []change
 }
 

@@ -1,90 +1,143 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Before: Feed (normalised events). After: shard.Index.
+// Before: Feed (whole batches), the registry, dumps. After: shard.Index.
 
 package indexsrv
 
 import (
-	"sync"
-
 	"kindex/internal/kv"
+	"kindex/lanes"
 	"kindex/shard"
 )
 
-// Writer is the one writer of a [shard.Index]: it serialises the mutating and
-// walking calls and passes lookups straight through. It is a shard.Index itself,
-// so that whatever takes one (a digest, a dump) can be given the writer.
+// Writer gives the one writer's place of each shard of an index in turn to
+// whoever writes or walks it, and passes lookups straight through. It is a
+// shard.Index itself, so that whatever takes one (a digest, a dump) can be given
+// the writer.
 //
 // Concurrency: all methods may be called from any goroutine. Lookup takes no
-// lock. The function given to Walk runs under the lock and must not call back.
+// turn. The function given to Walk runs within one and must not call back.
 type Writer struct {
-	mu  sync.Mutex
-	idx shard.Index
+	idx     shard.Index
+	sharded *shard.Sharded // idx, where it is of several shards
+	turns   []*lanes.Turn  // one for each shard
 }
 
 var _ shard.Index = (*Writer)(nil)
 
 // NewWriter takes over idx: from now on nobody else may call its mutating
 // methods.
-func NewWriter(idx shard.Index) *Writer { return &Writer{idx: idx} }
+func NewWriter(idx shard.Index) *Writer {
+	w := &Writer{idx: idx}
+	n := 1
+	if s, ok := idx.(*shard.Sharded); ok {
+		w.sharded, n = s, s.Shards()
+	}
+	for range n {
+		w.turns = append(w.turns, new(lanes.Turn))
+	}
+	return w
+}
 
-// AddHolder implements [shard.Index].
+// NewPoolWriter is NewWriter with the turns of p, which has a shard for each of
+// idx's.
+func NewPoolWriter(idx *shard.Sharded, p *lanes.Pool) *Writer {
+	if p.Shards() != idx.Shards() {
+		panic("BUG: indexsrv: lanes and index differ in their shards")
+	}
+	w := &Writer{idx: idx, sharded: idx}
+	for i := range p.Shards() {
+		w.turns = append(w.turns, p.Turn(i))
+	}
+	return w
+}
+
+// shardOf returns the shard that h lives in.
+func (w *Writer) shardOf(h shard.Holder) int {
+	if w.sharded == nil {
+		return 0
+	}
+	return w.sharded.ShardOf(h)
+}
+
+// of returns h's shard as an index, and its turn.
+func (w *Writer) of(h shard.Holder) (shard.Index, *lanes.Turn) {
+	if w.sharded == nil {
+		return w.idx, w.turns[0]
+	}
+	i := w.sharded.ShardOf(h)
+	return w.sharded.Shard(i), w.turns[i]
+}
+
+// in calls fn with h's shard, in its turn.
+func (w *Writer) in(h shard.Holder, fn func(shard.Index) error) error {
+	idx, turn := w.of(h)
+	turn.Take()
+	defer turn.Give()
+	return fn(idx)
+}
+
+// AddHolder implements [shard.Index]. It takes all turns at once, the only call
+// that does: which shard carries least is for all of them to say.
 func (w *Writer) AddHolder(m kv.ModelKey) (shard.Holder, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	for _, t := range w.turns {
+		t.Take()
+		defer t.Give()
+	}
 	return w.idx.AddHolder(m)
 }
 
 // Store implements [shard.Index].
 func (w *Writer) Store(h shard.Holder, st *shard.Store) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.idx.Store(h, st)
+	return w.in(h, func(idx shard.Index) error { return idx.Store(h, st) })
 }
 
 // Remove implements [shard.Index].
 func (w *Writer) Remove(h shard.Holder, rm *shard.Remove) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.idx.Remove(h, rm)
+	return w.in(h, func(idx shard.Index) error { return idx.Remove(h, rm) })
 }
 
 // Clear implements [shard.Index].
 func (w *Writer) Clear(h shard.Holder) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.idx.Clear(h)
+	return w.in(h, func(idx shard.Index) error { return idx.Clear(h) })
 }
 
 // Drop implements [shard.Index].
 func (w *Writer) Drop(h shard.Holder) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.idx.Drop(h)
+	return w.in(h, func(idx shard.Index) error { return idx.Drop(h) })
 }
 
-// Lookup implements [shard.Index]. It takes no lock.
+// Lookup implements [shard.Index]. It takes no turn.
 func (w *Writer) Lookup(ns kv.Namespace, chain []kv.ContentHash, dst []kv.Match) []kv.Match {
 	return w.idx.Lookup(ns, chain, dst)
 }
 
-// Walk implements [shard.Index]. Streams wait while it runs.
+// Walk implements [shard.Index]. Streams of h's shard wait while it runs.
 func (w *Writer) Walk(h shard.Holder, fn func(*shard.Node) bool) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.idx.Walk(h, fn)
+	return w.in(h, func(idx shard.Index) error { return idx.Walk(h, fn) })
 }
 
 // HolderStats implements [shard.Index].
-func (w *Writer) HolderStats(h shard.Holder) (shard.HolderStats, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.idx.HolderStats(h)
+func (w *Writer) HolderStats(h shard.Holder) (st shard.HolderStats, err error) {
+	err = w.in(h, func(idx shard.Index) (err error) { st, err = idx.HolderStats(h); return err })
+	return st, err
 }
 
-// Stats implements [shard.Index].
+// Stats implements [shard.Index], a shard after the other.
 func (w *Writer) Stats() shard.Stats {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.idx.Stats()
+	var sum shard.Stats
+	for i := range w.turns {
+		sum.Add(w.shardStats(i))
+	}
+	return sum
+}
+
+// shardStats reports on shard i.
+func (w *Writer) shardStats(i int) shard.Stats {
+	w.turns[i].Take()
+	defer w.turns[i].Give()
+	if w.sharded == nil {
+		return w.idx.Stats()
+	}
+	return w.sharded.ShardStats(i)
 }

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: stream (what a source received), or a benchmark. After: Feed; the index
+// in its shard's turn.
+
+package indexsrv
+
+import (
+	"sync"
+	"time"
+
+	"kindex/lanes"
+)
+
+// Message is one numbered payload as a source received it.
+type Message struct {
+	Seq     uint64
+	Payload []byte // the feed may keep it: it must not change any more
+	Bad     bool   // could not be taken apart
+}
+
+// Burst is a [lanes.Job]: messages that one feed takes in order. It may be handed
+// over anew, with other messages, once it has ended.
+//
+// Concurrency: one goroutine at a time, and none meanwhile that uses the feed.
+type Burst struct {
+	Feed     *Feed
+	Messages []Message
+	Received time.Time // when
+	Replay   uint64    // the request that they answer; 0: they came live
+
+	// Applied is told how long a live message took since Received; nil: nobody is.
+	Applied func(time.Duration)
+	// Shard is told how long a message's operations took in the index.
+	Shard func(time.Duration)
+
+	at     int
+	staged bool
+	took   time.Duration // since Received, when the last message was applied
+}
+
+var _ lanes.Job = (*Burst)(nil)
+
+// Prepare implements [lanes.Job]: decoding, normalising, hashing, admission.
+func (b *Burst) Prepare() bool {
+	if b.staged {
+		b.Feed.finish(b.Received)
+		b.staged = false
+		b.applied()
+	}
+	for b.at < len(b.Messages) {
+		m := &b.Messages[b.at]
+		b.at++
+		switch {
+		case m.Bad:
+			b.Feed.BadMessage()
+			continue
+		case b.Replay != 0:
+			b.staged = b.Feed.stageReplay(b.Replay, m.Seq, m.Payload, b.Received)
+		default:
+			b.staged = b.Feed.stageLive(m.Seq, m.Payload, b.Received)
+		}
+		if b.staged {
+			return true
+		}
+		b.took = 0
+		b.applied()
+	}
+	b.at = 0
+	return false
+}
+
+// Apply implements [lanes.Job]: the index.
+func (b *Burst) Apply() {
+	if b.Shard == nil {
+		b.Feed.commit()
+		return
+	}
+	begun := time.Since(b.Received)
+	b.Feed.commit()
+	b.took = time.Since(b.Received)
+	b.Shard(b.took - begun)
+}
+
+// applied tells that one message is done with.
+func (b *Burst) applied() {
+	if b.Applied == nil || b.Replay != 0 {
+		return
+	}
+	if b.took == 0 {
+		b.took = time.Since(b.Received)
+	}
+	b.Applied(b.took)
+	b.took = 0
+}
+
+// Run does without lanes what they do with a burst. mu is held meanwhile; nil: none.
+func (b *Burst) Run(mu sync.Locker) {
+	if mu != nil {
+		mu.Lock()
+		defer mu.Unlock()
+	}
+	for b.Prepare() {
+		b.Feed.inTurn(b.Apply)
+	}
+}
