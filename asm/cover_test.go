@@ -142,19 +142,20 @@ func FuzzCover(f *testing.F) {
 	})
 }
 
-// TestPrefetch shows that no address, mapped or not, does any harm: there is
-// nothing else to see.
-func TestPrefetch(t *testing.T) {
+// TestHints shows that no address, mapped or not, does any harm: there is nothing
+// else to see.
+func TestHints(t *testing.T) {
 	asmtest.ForEachLevel(t, func(*testing.T) {
 		Prefetch(nil)
 		PrefetchLines(nil, nil)
 		PrefetchLines(nil, []uint32{0, 1, ^uint32(0)})
 		PrefetchRange(nil, 0)
 		PrefetchRange(nil, 100)
-	}, "prefetch", "prefetchLines", "prefetchRange")
+		Pause()
+	}, "prefetch", "prefetchLines", "prefetchRange", "pause")
 }
 
-func BenchmarkPrefetch(b *testing.B) {
+func BenchmarkHints(b *testing.B) {
 	lines := make([]uint64, 1<<10)
 	at, numbers := unsafe.Pointer(&lines[0]), make([]uint32, 32)
 	for i := range numbers {
@@ -167,6 +168,7 @@ func BenchmarkPrefetch(b *testing.B) {
 		{"one", func() { Prefetch(at) }},
 		{"lines=32", func() { PrefetchLines(at, numbers) }},
 		{"range=8", func() { PrefetchRange(at, 8) }},
+		{"pause", Pause},
 	} {
 		b.Run(f.name, func(b *testing.B) {
 			for b.Loop() {

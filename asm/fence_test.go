@@ -2,7 +2,10 @@
 
 package asm
 
-import "math/rand/v2"
+import (
+	"math/rand/v2"
+	"unsafe"
+)
 
 // head returns n words right behind the lower guard.
 func (f fence) head(n int) []uint64 { return f[:n:n] }
@@ -20,4 +23,9 @@ func fill(r *rand.Rand, words []uint64) {
 	for i := range words {
 		words[i] = r.Uint64()
 	}
+}
+
+// halves returns words as twice as many words of 32 bits.
+func halves(words []uint64) []uint32 {
+	return unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(words))), 2*len(words))
 }

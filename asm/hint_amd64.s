@@ -37,3 +37,8 @@ line:
 	DECQ CX
 	JNZ  line
 	RET
+
+// func pauseAVX2()
+TEXT ·pauseAVX2(SB), NOSPLIT|NOFRAME, $0-0
+	PAUSE
+	RET

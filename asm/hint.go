@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Hop before: shard's batched lookups and its sweeps, between two stages.
-// Hop after: the cache.
+// Hop after: the cache. Hints to the processor, which change no result.
 
 package asm
 
@@ -13,8 +13,8 @@ import (
 
 // Prefetch asks for the cache line at p, which need not be mapped.
 //
-// The generic twins of the three prefetches do nothing: Go has no way to say it,
-// and a plain load would wait for what is only a wish.
+// The generic twins of all hints do nothing: Go has no way to say them, and a plain
+// load would wait for what is only a wish.
 func Prefetch(p unsafe.Pointer) {
 	if cpu.AVX2 {
 		prefetchAVX2(p)
@@ -32,5 +32,13 @@ func PrefetchLines(base unsafe.Pointer, lines []uint32) {
 func PrefetchRange(p unsafe.Pointer, n int) {
 	if cpu.AVX2 && n > 0 {
 		prefetchRangeAVX2(p, n)
+	}
+}
+
+// Pause tells the processor that the caller waits for another one's store. It takes
+// some 25 ns on Zen 4 and 5.
+func Pause() {
+	if cpu.AVX2 {
+		pauseAVX2()
 	}
 }
