@@ -34,7 +34,7 @@ func (c *chainCore) store(s slot, ns kv.Namespace, at pos, engines []kv.EngineHa
 	added := c.addTail(end, known, len(cs))
 	want := c.plan(s, st, es)
 	if err := c.reserve(want, end, added, len(cs)-known-added); err != nil {
-		return moved, err
+		return c.refuse(s, st, engines, moved), err
 	}
 	c.build(uint64(ns), end, cs, es, known, added)
 	c.stamped = false
@@ -48,6 +48,30 @@ func (c *chainCore) store(s slot, ns kv.Namespace, at pos, engines []kv.EngineHa
 	c.settle(s, st)
 	runtime.KeepAlive(c)
 	return moved, nil
+}
+
+// refuse ends the mappings that the store of engines at c.segs, which is refused,
+// would have moved: their blocks are no longer where they were.
+func (c *chainCore) refuse(s slot, st *slotState, engines, moved []kv.EngineHash) []kv.EngineHash {
+	from := len(moved)
+	next := 0 // the segment that block i lies in, or the next one
+	for i, e := range engines {
+		p := c.mapped(s, st, uint64(e))
+		if p == 0 {
+			continue
+		}
+		for next < len(c.segs) && c.segs[next].first+c.segs[next].hi-c.segs[next].lo <= i {
+			next++
+		}
+		if next < len(c.segs) && c.segs[next].first <= i {
+			if g := &c.segs[next]; p == c.position(g.line, g.lo+i-g.first) {
+				continue
+			}
+		}
+		moved = append(moved, e)
+	}
+	c.remove(s, moved[from:], nil)
+	return moved
 }
 
 // locate fills c.segs with the positions below at that the contents have
@@ -223,7 +247,8 @@ func (c *chainCore) adopt(s slot, p pos, e kv.EngineHash) (held, moved bool, err
 	one := [1]uint64{uint64(e)}
 	c.segs = append(c.segs[:0], segment{line: at.line, lo: off, hi: off + 1})
 	if err := c.reserve(c.plan(s, st, one[:]), place{}, 0, 0); err != nil {
-		return false, false, err
+		gone := c.refuse(s, st, []kv.EngineHash{e}, nil)
+		return false, len(gone) > 0, err
 	}
 	c.name(st, one[:])
 	c.stamped = false

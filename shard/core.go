@@ -53,9 +53,12 @@ type core interface {
 	// it is appended to moved at least once, and its bits in held mean nothing.
 	//
 	// Shape: len(engines) == len(contents) >= 1; len(held)*64 >= len(engines).
-	// Errors: ErrArenaFull, with nothing applied.
+	// Errors: ErrArenaFull, with nothing stored; the hashes that s maps to another
+	// position than the call does (or perhaps to the same) are gone all the same,
+	// and appended to moved.
 	store(s slot, ns kv.Namespace, at pos, engines []kv.EngineHash, contents []kv.ContentHash, held []uint64, moved []kv.EngineHash) ([]kv.EngineHash, error)
-	// adopt makes s hold the existing position p by e, under store's rules.
+	// adopt makes s hold the existing position p by e, under store's rules; moved
+	// says that the hash went from another position.
 	adopt(s slot, p pos, e kv.EngineHash) (held, moved bool, err error)
 
 	// remove ends s's mapping of each engine hash, in order, and appends those

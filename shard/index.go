@@ -27,10 +27,9 @@ const slotsPerHolder = 5
 var (
 	// ErrHolders refuses a holder past MaxHolders.
 	ErrHolders = fmt.Errorf("index full: it takes %d (worker, rank) holders (%d slots, %d each); unregister some or start another index host", MaxHolders, maxSlots, slotsPerHolder)
-	// ErrArenaFull refuses a store that memory has no room for. Of a holder in
-	// several tiers, what the store would have moved may lack; of one in a single
-	// tier, it stays where it was. Either way the holder is exact again only once
-	// it is cleared.
+	// ErrArenaFull refuses a store that memory has no room for. What the store would
+	// have moved is gone, in all tiers, so that nothing is counted that is not there;
+	// the holder is exact again only once it is cleared.
 	ErrArenaFull = errors.New("index arena full")
 	// ErrUnknownHolder is a holder never added or already dropped.
 	ErrUnknownHolder = errors.New("unknown holder")

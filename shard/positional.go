@@ -95,7 +95,7 @@ func (c *positionalCore) namespace(p pos) kv.Namespace { return c.entries[p].ns 
 
 func (c *positionalCore) store(s slot, ns kv.Namespace, at pos, engines []kv.EngineHash, contents []kv.ContentHash, held []uint64, moved []kv.EngineHash) ([]kv.EngineHash, error) {
 	if uint64(len(c.entries))+uint64(len(engines))+1 > maxPositions {
-		return moved, ErrArenaFull
+		return c.refuse(s, engines, moved), ErrArenaFull
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,6 +116,19 @@ func (c *positionalCore) store(s slot, ns kv.Namespace, at pos, engines []kv.Eng
 		}
 	}
 	return moved, nil
+}
+
+// refuse ends what s holds by engines, whose store is refused: any of it may be
+// elsewhere now.
+func (c *positionalCore) refuse(s slot, engines, moved []kv.EngineHash) []kv.EngineHash {
+	var held []kv.EngineHash
+	for _, e := range engines {
+		if c.find(s, e) != 0 {
+			held = append(held, e)
+		}
+	}
+	c.remove(s, held, nil)
+	return append(moved, held...)
 }
 
 func (c *positionalCore) adopt(s slot, p pos, e kv.EngineHash) (held, moved bool, err error) {

@@ -48,6 +48,7 @@ func (s *Shard) store(h *holder, st *Store) error {
 func (s *Shard) apply(h *holder, st *Store, out []bool) error {
 	ri, err := s.rawFor(h, st.Tier, st.Group)
 	if err != nil {
+		s.forgo(h, st.Engines)
 		return err
 	}
 	ns, at, contents := st.Namespace, pos(0), st.Contents
@@ -102,8 +103,26 @@ func (s *Shard) storeChain(h *holder, ri int, ns kv.Namespace, at pos, engines [
 	return nil
 }
 
+// forgo ends all that h holds by engines, whose store is refused before it is known
+// which of them it would have moved.
+func (s *Shard) forgo(h *holder, engines []kv.EngineHash) {
+	for i := range h.raws {
+		r := &h.raws[i]
+		for _, e := range engines {
+			if n := r.extra[e]; n > 0 {
+				h.extras -= uint64(n)
+				delete(r.extra, e)
+			}
+		}
+	}
+	for _, sl := range h.allSlots() {
+		s.unknown = s.core.remove(sl, engines, s.unknown[:0])
+	}
+}
+
 // retract takes back what unions were given before the store failed, so that no
-// union holds what no raw does. Hashes that the store moved are gone.
+// union holds what no raw does. Hashes that the store moved, or would have, are
+// gone.
 func (s *Shard) retract(h *holder, ri int, engines []kv.EngineHash) {
 	if len(s.moved) > 0 {
 		s.startAnew(h, ri)
@@ -188,6 +207,7 @@ func (s *Shard) applyWithHoles(h *holder, ri int, st *Store, ns kv.Namespace, at
 	}
 	held := make([]uint64, (len(names)+63)/64)
 	if _, err := s.core.store(ghost, ns, at, names, contents, held, nil); err != nil {
+		s.forgo(h, st.Engines)
 		return err
 	}
 	for i, e := range st.Engines {
@@ -195,6 +215,7 @@ func (s *Shard) applyWithHoles(h *holder, ri int, st *Store, ns kv.Namespace, at
 			continue
 		}
 		if err := s.adopt(h, ri, s.core.find(ghost, names[i]), e); err != nil {
+			s.forgo(h, st.Engines[i:])
 			return err
 		}
 	}
