@@ -10,7 +10,7 @@
 //     arguments and gives the same results.
 //   - The level is the set of instructions in use: avx512, avx2 or generic, see
 //     [SetLevel].
-//   - A dictionary is a table of lines of 64 bytes, see [DictLine].
+//   - A dictionary is a table of lines of 64 bytes, see [DictTable].
 //   - A run is one header line and the arrays behind it, see [ReadRun].
 //
 // # Rules

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Hop before: shard's writer, which looks keys up where positions lie.
+// Hop after: none; the dictionary's lines are written here.
+
+package asm
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// DictSweep is the scratch of a table's growth. The zero value is ready.
+type DictSweep struct {
+	// Positions and Keys are entries met: [DictTable.Gather] writes the positions,
+	// the caller the key of each, [DictTable.Move] reads both.
+	Positions []uint32
+	Keys      []uint64
+
+	lo, end uint64 // lines gathered
+	moved   []dictEntry
+	passed  []int32
+}
+
+// dictEntry is an entry on its way to another home.
+type dictEntry struct {
+	hash     uint64
+	position uint32
+}
+
+// Growing reports whether some keys still have their home among t.Old.
+func (t *DictTable) Growing() bool { return t.Old != t.Lines }
+
+// Grow begins growth to lines, which t.Words has room for. No growth is under way.
+func (t *DictTable) Grow(lines uint64) {
+	t.Lines = lines
+	t.Rest = math.MaxUint64
+	if t.Old == 0 {
+		t.Old = lines // nothing was there
+	}
+}
+
+// Extent returns the number of lines from the first to the last that any search
+// may go to: t.Lines, or more when keys went past the last home.
+func (t *DictTable) Extent() uint64 {
+	n := t.Lines
+	for n > 0 && n < uint64(len(t.Words)/DictLineWords) && t.line(n-1).overflow() != 0 {
+		n++
+	}
+	return n
+}
+
+// Gather fills s.Positions with all entries that keys with a home in the last n
+// old lines of those not yet moved may have, and makes room for as many keys.
+// t is growing. Nothing may change the table until [DictTable.Move].
+//
+// Cost: the lines, which lie in a row.
+func (t *DictTable) Gather(s *DictSweep, n uint64) {
+	front, _ := bits.Mul64(t.Rest, t.Old)
+	s.lo = front + 1 - min(n, front+1)
+	s.end = front + 1
+	for t.line(s.end-1).overflow() != 0 {
+		s.end++
+	}
+	s.Positions = s.Positions[:0]
+	for line := s.lo; line < s.end; line++ {
+		l := t.line(line)
+		for slot := range uint64(DictSlots) {
+			if l.tag(slot) != 0 {
+				s.Positions = append(s.Positions, l.position(slot))
+			}
+		}
+	}
+	s.Keys = slices.Grow(s.Keys[:0], len(s.Positions))[:len(s.Positions)]
+}
+
+// Move gives the keys with a home in the lines gathered their new home.
+//
+// Cost: the lines and their new ones, each once, however many keys share a home.
+func (t *DictTable) Move(s *DictSweep) {
+	t.takeOut(s)
+	if s.lo == 0 {
+		t.Old = t.Lines
+	} else {
+		least, rest := bits.Div64(s.lo, 0, t.Old)
+		if rest != 0 {
+			least++
+		}
+		t.Rest = least - 1 // below the least hash with its home in s.lo
+	}
+	if len(s.moved) <= 512 {
+		for i := 1; i < len(s.moved); i++ { // nearly in order as they are
+			for e, j := s.moved[i], i-1; j >= 0 && s.moved[j].hash > e.hash; j-- {
+				s.moved[j], s.moved[j+1] = e, s.moved[j]
+			}
+		}
+	} else {
+		slices.SortFunc(s.moved, func(a, b dictEntry) int { return cmp.Compare(a.hash, b.hash) })
+	}
+	t.putIn(s.moved)
+}
+
+// takeOut takes the entries to be moved out of the table, into s.moved.
+func (t *DictTable) takeOut(s *DictSweep) {
+	s.moved = s.moved[:0]
+	s.passed = slices.Grow(s.passed[:0], int(s.end-s.lo))[:s.end-s.lo]
+	clear(s.passed)
+	i := 0
+	for line := s.lo; line < s.end; line++ {
+		l := t.line(line)
+		for slot := range uint64(DictSlots) {
+			if l.tag(slot) == 0 {
+				continue
+			}
+			h := dictHash(s.Keys[i])
+			home, _ := bits.Mul64(h, t.Old)
+			if h <= t.Rest && home >= s.lo {
+				s.moved = append(s.moved, dictEntry{h, s.Positions[i]})
+				l.clear(slot)
+				s.passed[home-s.lo]++
+				s.passed[line-s.lo]--
+			}
+			i++
+		}
+	}
+	passed := uint64(0)
+	for k, n := range s.passed {
+		if passed += uint64(int64(n)); passed != 0 {
+			t.line(s.lo + uint64(k)).uncount(passed)
+		}
+	}
+}
+
+// putIn enters entries in the order of their hashes: each line takes what it has
+// room for of those with a home there or before.
+func (t *DictTable) putIn(entries []dictEntry) {
+	for from, to := 0, 0; from < len(entries); {
+		line := t.home(entries[from].hash)
+		for to = from; from < len(entries); line++ {
+			for to < len(entries) && t.home(entries[to].hash) <= line {
+				to++
+			}
+			l := t.line(line)
+			for from < to {
+				slot := dictFree(l[0], l[1], l[2]&dictTail)
+				if slot == DictSlots {
+					break
+				}
+				l.put(slot, dictTag(entries[from].hash), entries[from].position)
+				from++
+			}
+			if from == to {
+				break
+			}
+			l.count(uint64(to - from))
+		}
+	}
+}
