@@ -19,6 +19,12 @@ func newDict(lines, n int) *DictTable {
 	}
 }
 
+// guarded returns words right before a page that nobody may touch.
+func guarded(t *testing.T, words int) []uint64 {
+	f := newFence(t, words)
+	return f[len(f)-words:]
+}
+
 // dictPlay runs calls on a table with the kernels of a level, the same on a second
 // one with their twins, and keeps what is in both in a plain map.
 type dictPlay struct {

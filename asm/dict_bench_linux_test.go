@@ -7,6 +7,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"kindex/asm/internal/cpu"
 )
@@ -18,7 +21,14 @@ func BenchmarkDict(b *testing.B) {
 	const event, lines = 300, 1 << 20
 	const events = lines * 9 / 2 / event
 	r := rand.New(rand.NewPCG(1, 2))
-	table := &DictTable{Words: guarded(b, (lines+100)*DictLineWords), Lines: lines, Old: lines}
+	raw, err := unix.Mmap(-1, 0, (lines+100)*DictLineWords*8, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = unix.Munmap(raw) }()
+	_ = unix.Madvise(raw, unix.MADV_HUGEPAGE) // as the index's own
+	words := unsafe.Slice((*uint64)(unsafe.Pointer(&raw[0])), len(raw)/8)
+	table := &DictTable{Words: words, Lines: lines, Old: lines}
 	keys := make([]uint64, events*event)
 	hits, found := make([]uint32, event), make([]uint32, event)
 	fresh := func(k int) ([]uint64, uint32) {
