@@ -129,6 +129,10 @@ func (d *dictPlay) same(after string) {
 // look compares what the table says of keys with the model.
 func (d *dictPlay) look(keys []uint64) {
 	d.t.Helper()
+	n, err := d.fast.Check(func(p uint32) uint64 { return d.keyOf[p] })
+	if err != nil || n != uint64(d.n) {
+		d.t.Fatalf("%d entries, %v; want %d", n, err, d.n)
+	}
 	got, want := make([]uint32, len(keys)), make([]uint32, len(keys))
 	DictProbe(d.fast, keys, got)
 	dictProbeGeneric(d.twin, keys, want)

@@ -81,6 +81,7 @@ var _ core = (*chainCore)(nil)
 // Errors: the kernel's, when not even a small address space can be had.
 func newChainCore(o Options) (*chainCore, error) {
 	c := &chainCore{found: make([]uint32, candidates)}
+	c.dict.sizes = dictDefault
 	c.arena.placement = o.Placement
 	if err := c.arena.init(o.ArenaBytes); err != nil {
 		return nil, err
@@ -89,17 +90,37 @@ func newChainCore(o Options) (*chainCore, error) {
 		c.arena.release()
 		return nil, err
 	}
+	if err := c.dict.memory.reserve(uint64(c.arena.hard), o.Placement); err != nil {
+		c.arena.release()
+		c.edges.release()
+		return nil, err
+	}
 	// The address space goes when the core does. Every method that touches it keeps
 	// the core alive to its end.
-	runtime.AddCleanup(c, func(m [2]arenaMemory) { m[0].release(); m[1].release() },
-		[2]arenaMemory{c.arena.arenaMemory, c.edges.arenaMemory})
+	runtime.AddCleanup(c, func(m coreMemory) { m.release() }, c.memory())
 	return c, nil
+}
+
+// coreMemory is all that a core has outside the heap.
+type coreMemory struct {
+	arena, edges arenaMemory
+	dict         dictMemory
+}
+
+func (c *chainCore) memory() coreMemory {
+	return coreMemory{c.arena.arenaMemory, c.edges.arenaMemory, c.dict.memory}
+}
+
+func (m *coreMemory) release() {
+	m.arena.release()
+	m.edges.release()
+	m.dict.release()
 }
 
 // release gives the address space back. Nobody may use c any more.
 func (c *chainCore) release() {
-	c.arena.release()
-	c.edges.release()
+	m := c.memory()
+	m.release()
 }
 
 // slot returns the state of s, which may be closed.

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -238,4 +239,48 @@ func BenchmarkEdgesGrow(b *testing.B) {
 	}
 	b.ReportMetric(float64(least)/n, "cpu-ns/edge")
 	b.ReportMetric(float64(longest), "longest-cpu-ns")
+}
+
+// BenchmarkChainFill stores chains nobody has until 4 million positions stand, in
+// events of a decoded block, of 300 and of 8,000, and reports what a block costs
+// while the dictionary grows and what the dearest events cost, in CPU time.
+func BenchmarkChainFill(b *testing.B) {
+	for _, blocks := range []int{1, 300, 8000} {
+		b.Run(strconv.Itoa(blocks), func(b *testing.B) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			var each, worst, p9999 float64
+			for b.Loop() {
+				c := newChain(b, Options{})
+				c.open(1)
+				held := make([]uint64, blocks/64+1)
+				var times []int64
+				n, at, sum := 0, pos(0), int64(0)
+				for k := 0; n < 4_000_000; k++ {
+					contents := chainOf(k, blocks)
+					engines := hashesOf(contents, 0)
+					if k%300 == 0 {
+						at = 0
+					}
+					begin := numa.ThreadCPU()
+					if _, err := c.store(1, 1, at, engines, contents, held, nil); err != nil {
+						b.Fatal(err)
+					}
+					d := numa.ThreadCPU() - begin
+					if blocks == 1 {
+						at = c.find(1, engines[0])
+					}
+					times = append(times, d)
+					sum += d
+					n += blocks
+				}
+				slices.Sort(times)
+				each, worst, p9999 = float64(sum)/float64(n), float64(times[len(times)-1]), float64(times[len(times)*9999/10000])
+				c.release()
+			}
+			b.ReportMetric(each, "ns/block")
+			b.ReportMetric(worst/1e3, "worst-us")
+			b.ReportMetric(p9999/1e3, "p99.99-us")
+		})
+	}
 }

@@ -243,6 +243,8 @@ func (k *checker) edges() {
 // hashes holds the dictionary against the runs, and the dup flags.
 func (k *checker) hashes() {
 	c := k.c
+	entries, err := c.dict.table.Check(c.engineOf)
+	k.must(err == nil && entries == c.dict.n, "dictionary: %v; %d entries, says %d", err, entries, c.dict.n)
 	for e, positions := range k.byHash {
 		in := map[uint32]int{}
 		for _, p := range c.candidates(e) {

@@ -158,8 +158,10 @@ func (c *chainCore) reserve(want need, end place, added, n int) error {
 	edgesWant := c.edgesWant(made)
 	edgeLines := c.edgeLines(edgesWant, made)
 	lines += edgeLines - min(edgeLines, c.arena.edgeLines)
-	dictLines := c.dict.linesFor(c.dict.n + uint64(n+want.entries))
-	if dictLines > 0 {
+	entries := uint64(n + want.entries)
+	homes := c.dict.homesFor(c.dict.n + entries)
+	dictLines := c.dict.linesFor(homes, entries)
+	if dictLines > c.arena.outside {
 		lines += dictLines - c.arena.outside
 	}
 	if lines+slabWaste > c.arena.room() || c.runs.full(made+want.rows) || !c.arena.ensure(lines) ||
@@ -167,10 +169,7 @@ func (c *chainCore) reserve(want need, end place, added, n int) error {
 		return ErrArenaFull
 	}
 	c.arena.edgeLines = edgeLines
-	if dictLines > 0 {
-		return c.growDict(dictLines)
-	}
-	return nil
+	return c.reserveDict(homes, dictLines, entries)
 }
 
 // build makes the positions of the blocks from known on, below end: the first added

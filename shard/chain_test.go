@@ -48,8 +48,12 @@ func newPair(t testing.TB, l load) *pair {
 	if err != nil {
 		t.Fatalf("newChainCore: %v", err)
 	}
+	c.dict.sizes = dictTiny
 	return &pair{chain: c, naive: newNaiveCore(), load: l}
 }
+
+// dictTiny keeps the dictionary growing nearly all the time.
+var dictTiny = dictSizes{first: 2, step: 1}
 
 func (p *pair) openSlot() {
 	p.last++

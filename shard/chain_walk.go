@@ -181,7 +181,7 @@ func (c *chainCore) stats(st *Stats) {
 	st.Runs = uint64(c.runs.count - c.runs.rows)
 	c.arena.bytes(&st.Bytes)
 	st.Bytes[PurposeRuns] += c.runs.bytes()
-	st.Bytes[PurposeDictionary] += uint64(len(c.dict.words)) * 8
+	st.Bytes[PurposeDictionary] += c.dict.lines() * lineBytes
 	st.Bytes[PurposeRuns] += uint64(cap(c.stale)) * 4
 	for _, page := range c.slots {
 		if page == nil {

@@ -5,74 +5,144 @@
 
 package shard
 
-import (
-	"kindex/asm"
-	"kindex/numa"
-)
+import "kindex/asm"
 
 // dict maps engine hashes to where they stand: one entry for each hash of each
 // row, whoever uses it. A position is the row's index shifted by offsetBits, plus
 // the offset. It keeps no keys; a candidate is verified in the row
 // ([chainCore.engineOf]). One hash may have several positions.
 //
+// It grows in place and by steps ([chainCore.reserveDict], [chainCore.sweepDict]),
+// so that no call pays for all entries.
+//
 // Concurrency: the writer's alone, so its words are plain.
 type dict struct {
-	block *numa.Block
-	words []uint64
-	n     uint64 // entries
+	memory dictMemory
+	table  asm.DictTable
+	n      uint64 // entries
+	goal   uint64 // homes that memory is being got for; 0: none
+	owed   uint64 // lines that inserts have paid the sweep of, in quarters
+	sweep  asm.DictSweep
+	sizes  dictSizes
 }
+
+// dictSizes are lines.
+type dictSizes struct {
+	first uint64 // of a new table
+	// small is where a table no longer doubles but grows by a quarter, since
+	// doubling would waste up to half.
+	small uint64
+	// step is swept at once: enough keys, at 4.5 a line, for their misses to
+	// overlap, in 2-4 us.
+	step uint64
+}
+
+// dictDefault is for everything but tests that want growth to be under way.
+var dictDefault = dictSizes{first: 64, small: 1 << 14, step: 32}
 
 const (
 	// dictMaxLoad is the most entries per line in tenths, of 100: 4.5 of 10 slots.
 	// From the prototype: slower above (an overflow is a miss of its own), no
 	// faster below.
-	dictMaxLoad  = 45
-	dictMinLines = 64
-	// dictSmall is the number of lines below which a table doubles; above it grows
-	// by a quarter, since doubling would waste up to half.
-	dictSmall = 1 << 14
+	dictMaxLoad = 45
+	// dictUrgentLoad is where growth stops everything else rather than wait.
+	dictUrgentLoad = 60
+	// dictPace is the lines, in quarters, that one insert pays the sweep of. A table
+	// that grows by a quarter has 1.125 inserts a line until it is full again, so
+	// that a line each would just do.
+	dictPace = 5
 	// candidates is the room for positions of one hash that usually suffices.
 	candidates = 16
 )
 
-// linesFor returns the number of lines that n entries want, 0 when those at hand
-// suffice.
-func (d *dict) linesFor(n uint64) uint64 {
-	lines := uint64(len(d.words) / asm.DictLineWords)
-	if n*10 <= lines*dictMaxLoad {
+// homesFor returns the homes that the table should grow to for n entries, 0 when
+// those at hand suffice.
+func (d *dict) homesFor(n uint64) uint64 {
+	homes := d.table.Lines
+	load := uint64(dictMaxLoad)
+	if d.table.Growing() {
+		load = dictUrgentLoad // the next growth waits for this one's end
+	}
+	if n*10 <= homes*load {
 		return 0
 	}
-	grown := lines + lines/4
-	if lines < dictSmall {
-		grown = 2 * lines
+	grown := homes + homes/4
+	if homes < d.sizes.small {
+		grown = 2 * homes
 	}
-	return max(dictMinLines, grown, n*10/dictMaxLoad+1)
+	return max(d.sizes.first, grown, n*10/dictMaxLoad+1, d.goal)
 }
 
-// growDict gives the dictionary lines lines and enters every live position.
+// linesFor returns the lines that n more entries want in a table of homes, or of
+// those at hand when it is 0: past the last home some may follow.
+func (d *dict) linesFor(homes, n uint64) uint64 {
+	lines := d.table.Extent()
+	if homes > 0 {
+		lines += homes - d.table.Lines
+	}
+	return lines + n/asm.DictSlots + 8
+}
+
+// reserveDict makes sure that n more entries can be had, in lines lines with
+// homes homes: [dict.homesFor]'s and [dict.linesFor]'s answers. Memory for growth
+// is got a piece at a time, one in each call, and growth begins when all is there.
 //
-// It is called before a run or an append becomes live, so that no position is
-// entered twice. Cost: all positions.
-func (c *chainCore) growDict(lines uint64) error {
-	block, err := numa.NewBlock(int(lines)*asm.DictLineWords, c.arena.placement)
-	if err != nil {
-		return ErrArenaFull
-	}
-	old := c.dict.block
-	c.dict.block, c.dict.words = block, block.Words()
-	c.arena.outside = lines
-	for idx := uint32(1); idx <= c.runs.next; idx++ {
-		info := c.runs.at(idx)
-		if info.line == 0 {
-			continue
+// Errors: ErrArenaFull, with nothing changed that anybody sees.
+func (c *chainCore) reserveDict(homes, lines, n uint64) error {
+	d := &c.dict
+	have := uint64(len(d.table.Words)) / asm.DictLineWords
+	if lines > have {
+		urgent := homes == 0 || (d.n+n)*10 > d.table.Lines*dictUrgentLoad
+		words, ok := d.memory.commit(lines, urgent)
+		if !ok {
+			return ErrArenaFull
 		}
-		keys := c.names(idx, 0, int(info.filled))
-		asm.DictInsert(c.dict.words, keys, idx<<offsetBits, c.hitsFor(len(keys)))
+		d.table.Words = words
+		c.arena.outside = d.lines()
+		have = uint64(len(words)) / asm.DictLineWords
 	}
-	if old != nil {
-		return old.Release()
+	switch {
+	case homes == 0:
+	case lines > have:
+		d.goal = homes
+	default:
+		for d.table.Growing() {
+			c.sweepLines(d.sizes.step)
+		}
+		d.table.Grow(homes)
+		d.goal, d.owed = 0, 0
+		c.arena.outside = d.lines()
 	}
 	return nil
+}
+
+// lines is the memory in use, in lines.
+func (d *dict) lines() uint64 {
+	if d.table.Lines == 0 {
+		return 0
+	}
+	return max(d.table.Extent(), d.memory.resident()/lineBytes)
+}
+
+// sweepDict moves the growth under way on, as n inserts pay for: it ends before
+// the load is met again. Cost: about 100 ns an insert.
+func (c *chainCore) sweepDict(n int) {
+	d := &c.dict
+	d.owed += uint64(n) * dictPace
+	for step := d.sizes.step; d.owed >= 4*step && d.table.Growing(); d.owed -= 4 * step {
+		c.sweepLines(step)
+	}
+}
+
+// sweepLines moves what has its home in the next n lines. The keys come from the
+// runs, with nothing waiting for one before the next is asked for.
+func (c *chainCore) sweepLines(n uint64) {
+	s := &c.dict.sweep
+	c.dict.table.Gather(s, n)
+	for i, p := range s.Positions {
+		s.Keys[i] = c.engineOf(p)
+	}
+	c.dict.table.Move(s)
 }
 
 // hitsFor returns scratch for n hits.
@@ -86,10 +156,13 @@ func (c *chainCore) hitsFor(n int) []uint32 {
 // enter adds the positions from off of a row to the dictionary, and marks the
 // runs that share an engine hash.
 func (c *chainCore) enter(row uint32, off int, engines []uint64) {
+	if c.dict.table.Growing() {
+		c.sweepDict(len(engines))
+	}
 	hits := c.hitsFor(len(engines))
 	from := row<<offsetBits | uint32(off)
 	base := c.basePosition(from)
-	n := asm.DictInsert(c.dict.words, engines, from, hits)
+	n := asm.DictInsert(&c.dict.table, engines, from, hits)
 	c.dict.n += uint64(len(engines))
 	for k, i := range hits[:n] {
 		if k > 0 && engines[i] == engines[hits[k-1]] {
@@ -107,7 +180,7 @@ func (c *chainCore) enter(row uint32, off int, engines []uint64) {
 
 // leave takes the positions from off of a row out of the dictionary.
 func (c *chainCore) leave(row uint32, off int, engines []uint64) {
-	if missing := asm.DictDelete(c.dict.words, engines, row<<offsetBits|uint32(off)); missing != 0 {
+	if missing := asm.DictDelete(&c.dict.table, engines, row<<offsetBits|uint32(off)); missing != 0 {
 		panic("BUG: shard: position missing in the dictionary")
 	}
 	c.dict.n -= uint64(len(engines))
@@ -117,7 +190,7 @@ func (c *chainCore) leave(row uint32, off int, engines []uint64) {
 // is valid until the next call.
 func (c *chainCore) candidates(e uint64) []uint32 {
 	for {
-		n := asm.DictFind(c.dict.words, e, c.found)
+		n := asm.DictFind(&c.dict.table, e, c.found)
 		if n <= len(c.found) {
 			return c.found[:n]
 		}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && !race
+
+package shard
+
+import (
+	"unsafe"
+
+	"kindex/numa"
+)
+
+// dictMemory is the dictionary's mapping, of which a prefix is in use: what grows
+// does not move.
+type dictMemory struct{ region *numa.Region }
+
+// reserve takes address space for lines, or for less, halving, where the machine's
+// limits do not allow it.
+func (m *dictMemory) reserve(lines uint64, p numa.Placement) (err error) {
+	for ; lines > 0; lines /= 2 {
+		if m.region, err = numa.Reserve(lines*lineBytes, p); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// commit makes lines usable, all of them when that is urgent, else some huge page
+// more, and returns what is usable. It returns false when the machine has no more.
+//
+// Cost: 0.1 to 0.3 ms for each 2 MiB.
+func (m *dictMemory) commit(lines uint64, urgent bool) ([]uint64, bool) {
+	bytes := lines * lineBytes
+	if !urgent {
+		bytes = min(bytes, m.region.Committed()+numa.HugePage)
+	}
+	if err := m.region.Commit(bytes); err != nil {
+		return nil, false
+	}
+	return unsafe.Slice((*uint64)(m.region.Base()), m.region.Committed()/8), true
+}
+
+// resident is the bytes taken, or 0 while so few are usable that only those
+// touched count.
+func (m *dictMemory) resident() uint64 {
+	if n := m.region.Committed(); n > 2*numa.HugePage {
+		return n
+	}
+	return 0
+}
+
+// release gives the address space back.
+func (m *dictMemory) release() { _ = m.region.Release() }
