@@ -19,7 +19,8 @@ type DictSweep struct {
 	Positions []uint32
 	Keys      []uint64
 
-	lo, end uint64 // lines gathered
+	lo, end uint64   // lines gathered
+	slots   []uint32 // by entry: line from lo on * 16 + slot
 	moved   []dictEntry
 	passed  []int32
 }
@@ -29,6 +30,10 @@ type dictEntry struct {
 	hash     uint64
 	position uint32
 }
+
+// dictCrowd is the number of entries from which they are put in all together, so
+// that many keys with one home do not each go past the others.
+const dictCrowd = 400
 
 // Growing reports whether some keys still have their home among t.Old.
 func (t *DictTable) Growing() bool { return t.Old != t.Lines }
@@ -64,16 +69,21 @@ func (t *DictTable) Gather(s *DictSweep, n uint64) {
 	for t.line(s.end-1).overflow() != 0 {
 		s.end++
 	}
-	s.Positions = s.Positions[:0]
+	n = (s.end - s.lo) * DictSlots
+	s.Positions = slices.Grow(s.Positions[:0], int(n))[:n]
+	s.slots = slices.Grow(s.slots[:0], int(n))[:n]
+	k := 0
 	for line := s.lo; line < s.end; line++ {
 		l := t.line(line)
+		at := uint32(line-s.lo) * 16
 		for slot := range uint64(DictSlots) {
-			if l.tag(slot) != 0 {
-				s.Positions = append(s.Positions, l.position(slot))
-			}
+			s.Positions[k] = l.position(slot)
+			s.slots[k] = at + uint32(slot)
+			k += int((l.tag(slot) + 0xffff) >> 16) // 1 unless it is free: no branch to be guessed
 		}
 	}
-	s.Keys = slices.Grow(s.Keys[:0], len(s.Positions))[:len(s.Positions)]
+	s.Positions, s.slots = s.Positions[:k], s.slots[:k]
+	s.Keys = slices.Grow(s.Keys[:0], k)[:k]
 }
 
 // Move gives the keys with a home in the lines gathered their new home.
@@ -90,40 +100,38 @@ func (t *DictTable) Move(s *DictSweep) {
 		}
 		t.Rest = least - 1 // below the least hash with its home in s.lo
 	}
-	if len(s.moved) <= 512 {
-		for i := 1; i < len(s.moved); i++ { // nearly in order as they are
-			for e, j := s.moved[i], i-1; j >= 0 && s.moved[j].hash > e.hash; j-- {
-				s.moved[j], s.moved[j+1] = e, s.moved[j]
-			}
+	if len(s.moved) < dictCrowd {
+		for i := range s.moved {
+			t.place(s.moved[i].hash, s.moved[i].position)
 		}
-	} else {
-		slices.SortFunc(s.moved, func(a, b dictEntry) int { return cmp.Compare(a.hash, b.hash) })
+		return
 	}
+	slices.SortFunc(s.moved, func(a, b dictEntry) int { return cmp.Compare(a.hash, b.hash) })
 	t.putIn(s.moved)
 }
 
 // takeOut takes the entries to be moved out of the table, into s.moved.
 func (t *DictTable) takeOut(s *DictSweep) {
-	s.moved = s.moved[:0]
-	s.passed = slices.Grow(s.passed[:0], int(s.end-s.lo))[:s.end-s.lo]
-	clear(s.passed)
-	i := 0
-	for line := s.lo; line < s.end; line++ {
-		l := t.line(line)
-		for slot := range uint64(DictSlots) {
-			if l.tag(slot) == 0 {
-				continue
-			}
-			h := dictHash(s.Keys[i])
-			home, _ := bits.Mul64(h, t.Old)
-			if h <= t.Rest && home >= s.lo {
-				s.moved = append(s.moved, dictEntry{h, s.Positions[i]})
-				l.clear(slot)
-				s.passed[home-s.lo]++
-				s.passed[line-s.lo]--
-			}
-			i++
+	s.moved = slices.Grow(s.moved[:0], len(s.Keys))
+	s.passed = s.passed[:0]
+	for i, key := range s.Keys {
+		h := dictHash(key)
+		home, _ := bits.Mul64(h, t.Old)
+		if h > t.Rest || home < s.lo {
+			continue
 		}
+		s.moved = append(s.moved, dictEntry{h, s.Positions[i]})
+		line := uint64(s.slots[i] / 16)
+		t.line(s.lo + line).clear(uint64(s.slots[i] % 16))
+		if home -= s.lo; home == line {
+			continue
+		}
+		if len(s.passed) == 0 {
+			s.passed = slices.Grow(s.passed, int(s.end-s.lo))[:s.end-s.lo]
+			clear(s.passed)
+		}
+		s.passed[home]++
+		s.passed[line]--
 	}
 	passed := uint64(0)
 	for k, n := range s.passed {
@@ -133,7 +141,19 @@ func (t *DictTable) takeOut(s *DictSweep) {
 	}
 }
 
-// putIn enters entries in the order of their hashes: each line takes what it has
+// place enters one entry.
+func (t *DictTable) place(h uint64, position uint32) {
+	for line := t.home(h); ; line++ {
+		l := t.line(line)
+		if slot := dictFree(l[0], l[1], l[2]&dictTail); slot < DictSlots {
+			l.put(slot, dictTag(h), position)
+			return
+		}
+		l.count(1)
+	}
+}
+
+// putIn enters many entries, in the order of their hashes: each line takes what it has
 // room for of those with a home there or before.
 func (t *DictTable) putIn(entries []dictEntry) {
 	for from, to := 0, 0; from < len(entries); {
