@@ -160,16 +160,15 @@ func (c *chainCore) reserve(want need, end place, added, n int) error {
 	lines += edgeLines - min(edgeLines, c.arena.edgeLines)
 	entries := uint64(n + want.entries)
 	homes := c.dict.homesFor(c.dict.n + entries)
-	dictLines := c.dict.linesFor(homes, entries)
-	if dictLines > c.arena.outside {
-		lines += dictLines - c.arena.outside
+	if homes > c.arena.outside {
+		lines += homes - c.arena.outside
 	}
 	if lines+slabWaste > c.arena.room() || c.runs.full(made+want.rows) || !c.arena.ensure(lines) ||
 		!c.edgesUsable(edgesWant) {
 		return ErrArenaFull
 	}
 	c.arena.edgeLines = edgeLines
-	return c.reserveDict(homes, dictLines, entries)
+	return c.reserveDict(homes, entries)
 }
 
 // build makes the positions of the blocks from known on, below end: the first added

@@ -74,7 +74,7 @@ func (d *dict) homesFor(n uint64) uint64 {
 	return max(d.sizes.first, grown, n*10/dictMaxLoad+1, d.goal)
 }
 
-// linesFor returns the lines that n more entries want in a table of homes, or of
+// linesFor returns the lines that n more entries may touch in a table of homes, or of
 // those at hand when it is 0: past the last home some may follow.
 func (d *dict) linesFor(homes, n uint64) uint64 {
 	lines := d.table.Extent()
@@ -84,13 +84,14 @@ func (d *dict) linesFor(homes, n uint64) uint64 {
 	return lines + n/asm.DictSlots + 8
 }
 
-// reserveDict makes sure that n more entries can be had, in lines lines with
-// homes homes: [dict.homesFor]'s and [dict.linesFor]'s answers. Memory for growth
-// is got a piece at a time, one in each call, and growth begins when all is there.
+// reserveDict makes sure that n more entries can be had. homes is
+// [dict.homesFor]'s answer. Memory for growth is got a piece at a time, one in each
+// call, and growth begins when all is there.
 //
 // Errors: ErrArenaFull, with nothing changed that anybody sees.
-func (c *chainCore) reserveDict(homes, lines, n uint64) error {
+func (c *chainCore) reserveDict(homes, n uint64) error {
 	d := &c.dict
+	lines := d.linesFor(homes, n)
 	have := uint64(len(d.table.Words)) / asm.DictLineWords
 	if lines > have {
 		urgent := homes == 0 || (d.n+n)*10 > d.table.Lines*dictUrgentLoad
