@@ -179,7 +179,9 @@ func (k *checker) holders(idx, line uint32, length int) {
 	k.must(n > 0 || info.children > 0, "run %d: nobody wants it", idx)
 	if ext := c.ext(line); ext != 0 {
 		k.extBlock(idx, ext, n)
-		return
+		if c.extShape(ext).table > extTopTable {
+			return
+		}
 	}
 	want := top
 	if info.children > 0 {

@@ -56,7 +56,7 @@ package shard
 //
 // Store walks down from the position given, comparing contents run by run, with
 // one edge probe at each end; appends what is left to the last run while there is
-// room and its holders are inline, and makes runs for the rest. Where the last run
+// room, and makes runs for the rest. Where the last run
 // is full and grew by a few blocks itself, the next has twice its room, so that a
 // decoded chain of n blocks is O(log n) runs. The slot names the blocks by its row
 // of each run, which is filled further at its end; where it holds nothing of the
@@ -162,5 +162,5 @@ package shard
 //   - Two rows of one run for one slot: an engine that names some blocks of a run
 //     anew while it holds others pays about 100 bytes of Go heap for each.
 //   - Giving memory back to the system: free pieces wait for use of their class.
-//   - A tail that nobody holds any more, in a run with four or more holders or
-//     above a child's offset, stays until those are gone.
+//   - A tail that nobody holds any more, in a run with a table of more than 64
+//     holders or above a child's offset, stays until those are gone.

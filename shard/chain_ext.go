@@ -360,6 +360,29 @@ func (c *chainCore) replaceExt(line, ext uint32) {
 	}
 }
 
+// extTopTable is the largest table that extTop looks through: what an event may
+// well spend. Chosen.
+const extTopTable = 64
+
+// extTop returns one more than the last block that anybody holds of a run of length
+// blocks by its block ext; length where that takes too long to say.
+func (c *chainCore) extTop(ext uint32, length int) (top int) {
+	g := c.extShape(ext)
+	if byBit, _ := c.extCount(ext); byBit > 0 {
+		top = g.prefix
+	}
+	if g.table > extTopTable {
+		return length
+	}
+	for _, e := range c.arena.words(ext, extBits+g.width, g.table) { // shadows are as high as bits
+		if top >= length {
+			break
+		}
+		top = max(top, c.top(entryHolding(e)))
+	}
+	return top
+}
+
 // slimExt takes the run at line back to inline holders when two or fewer are
 // left, and to a smaller block when the one it has is far too large.
 func (c *chainCore) slimExt(line, ext uint32) {

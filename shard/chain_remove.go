@@ -114,24 +114,25 @@ func (c *chainCore) settle(s slot, st *slotState) {
 func (c *chainCore) settleRun(line uint32) uint32 {
 	if ext := c.ext(line); ext != 0 {
 		c.slimExt(line, ext)
-		if c.ext(line) != 0 {
-			return 0
-		}
 	}
 	info := c.runs.at(c.index(line))
-	top := 0
-	for k := range inlineHolders {
-		if e := *c.arena.w(line, runEntry0+k); e != 0 {
-			top = max(top, c.top(entryHolding(e)))
-		}
-	}
+	top, length := 0, c.runLen(line)
 	if info.children > 0 {
-		top = max(top, int(info.maxChild))
+		top = int(info.maxChild)
+	}
+	if ext := c.ext(line); ext != 0 {
+		top = max(top, c.extTop(ext, length))
+	} else {
+		for k := range inlineHolders {
+			if e := *c.arena.w(line, runEntry0+k); e != 0 {
+				top = max(top, c.top(entryHolding(e)))
+			}
+		}
 	}
 	if top == 0 {
 		return c.freeRun(line)
 	}
-	if top < c.runLen(line) {
+	if top < length {
 		c.truncate(line, top)
 	}
 	return 0

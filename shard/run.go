@@ -250,13 +250,9 @@ func (c *chainCore) newClass(at place, added, n int) (class uint8, grown bool) {
 // so that the first decoded block lands in place.
 func runClass(n int) uint8 { return runClassFor[(min(n+1, maxRun)+3)/4] }
 
-// appendable returns how many blocks can be added in place to the run at line.
-//
-// Only while holders are inline: an external block's bits mean the whole run.
+// appendable returns how many blocks can be added in place to the run at line. Who
+// holds the run so far holds it as before: neither entries nor bits mean "all".
 func (c *chainCore) appendable(line uint32) int {
-	if c.ext(line) != 0 {
-		return 0
-	}
 	shape := c.shape(line)
 	return shapeCap(shape) - shapeLength(shape)
 }

@@ -18,12 +18,13 @@ func runsOf(c *chainCore) (runs, room int) {
 	return runs, room
 }
 
-// TestChainDecodeGrows: a chain that one of a prompt's holders decodes block by
-// block takes few runs, with room for not much more than the chain.
+// TestChainDecodeGrows: a chain that one of a prompt's holders, or all of them in
+// turn, decode block by block takes few runs, with room for not much more than the
+// chain.
 func TestChainDecodeGrows(t *testing.T) {
 	const prompt, decode = 300, 3000
-	for _, holders := range []int{1, 3, 4, 16, 200} {
-		t.Run(fmt.Sprint(holders), func(t *testing.T) {
+	f := func(holders int, all bool) {
+		t.Run(fmt.Sprint(holders, all), func(t *testing.T) {
 			c := newChain(t, Options{})
 			chain := chainOf(1, prompt+decode)
 			engines := hashesOf(chain, 0)
@@ -32,10 +33,11 @@ func TestChainDecodeGrows(t *testing.T) {
 				mustStore(t, c, slot(i+1), chain[:prompt])
 			}
 			held := make([]uint64, 1)
-			s := slot(holders)
 			for i := prompt; i < len(chain); i++ {
-				if _, err := c.store(s, 1, c.find(s, engines[i-1]), engines[i:i+1], chain[i:i+1], held, nil); err != nil {
-					t.Fatal(err)
+				for s := slot(holders); s > 0 && (all || int(s) == holders); s-- {
+					if _, err := c.store(s, 1, c.find(s, engines[i-1]), engines[i:i+1], chain[i:i+1], held, nil); err != nil {
+						t.Fatal(err)
+					}
 				}
 				runs, room := runsOf(c)
 				n := i + 1 - prompt
@@ -50,8 +52,26 @@ func TestChainDecodeGrows(t *testing.T) {
 			if got := sorted(c.lookup(1, chain, nil)); len(got) != holders || int(got[holders-1].depth) != len(chain) {
 				t.Errorf("lookup: %d holders, the last %+v", len(got), got[len(got)-1])
 			}
+			for i := len(chain) - 1; i >= prompt; i-- {
+				for s := slot(1); int(s) <= holders; s++ {
+					c.remove(s, engines[i:i+1], nil)
+				}
+			}
+			c.check()
+			var st Stats
+			if c.stats(&st); st.Runs != 1 || st.Blocks != prompt || holders < 40 && c.dict.n != prompt {
+				t.Errorf("after removal of what was decoded: %d runs, %d blocks, %d positions", st.Runs, st.Blocks, c.dict.n)
+			}
 		})
 	}
+	f(1, false)
+	f(3, false)
+	f(4, false)
+	f(16, false)
+	f(200, false)
+	f(4, true)
+	f(16, true)
+	f(100, true)
 }
 
 func log2(n int) (k int) {
