@@ -38,7 +38,7 @@ package shard
 //	                          +------>  +--------------------------------------+
 //	                                              |          entries: slot, prefix,
 //	                                              v ext      line of a hole bitmap
-//	 dictionary (own mapping)           external holder block (arena)
+//	 dictionary (own region)            external holder block (arena)
 //	  16-bit tags, row index and        | geometry counts moves | bitset | table |
 //	  offset; no keys                   whole holders by bit, others by entry
 //
@@ -133,8 +133,8 @@ package shard
 //
 // # Reclamation
 //
-// Nothing is ever unmapped while the core lives but the dictionary, which only the
-// writer sees. A piece of the arena is used again only as what it was: a run's
+// Nothing is ever unmapped while the core lives. The dictionary is the writer's
+// alone and moves what it likes. A piece of the arena is used again only as what it was: a run's
 // header stays a header of the same class, a holder block one of the same class.
 // So a reader with an old line number reads a version, a generation and a geometry
 // that fit the memory behind them, and then finds that the version has changed.
@@ -154,8 +154,8 @@ package shard
 //   - Options.ArenaBytes, 64 GiB by default, in 32-bit line numbers. Past it stores
 //     are refused whole ([ErrArenaFull]). Removals, which may need a bitmap or a
 //     wider table, are not: a quarter of the bound and 64 MiB lie beyond it.
-//   - The dictionary grows by a quarter at a time, all positions at once: about 10
-//     ns for each.
+//   - The dictionary never shrinks. While it grows, stores pay for it: up to 100 ns
+//     a block.
 //
 // # Not supported
 //
