@@ -101,7 +101,7 @@ func checkList(t *testing.T, dst fence, room int, bits []uint64, add uint64) {
 		t.Fatalf("list of %x into %d: got %d, want %d", bits, room, n, len(want))
 	}
 	if m := min(room, len(want)); !slices.Equal(got[:m], want[:m]) {
-		t.Fatalf("list of %x into %d: got %d, want %d", bits, room, got[:m], want[:m])
+		t.Fatalf("list of %x into %d: differs at %d", bits, room, firstDifference(got, want))
 	}
 	if dst[len(dst)-room-1] != before {
 		t.Fatalf("list of %x into %d: wrote before it", bits, room)

@@ -29,7 +29,7 @@ func checkExpand(t *testing.T, dst, ids []uint32, set, mask []uint64, depth uint
 	}()
 	n := ExpandSlots(dst, ids, set, mask, depth)
 	if n*ExpandWords != len(want) || !slices.Equal(dst[:len(want)], want) {
-		t.Fatalf("expand of %x and %x: got %d: %d, want %d", set, mask, n, dst[:min(len(dst), len(want))], want)
+		t.Fatalf("expand of %x and %x: got %d elements, want %d, differs at word %d", set, mask, n, len(want)/4, firstDifference(dst, want))
 	}
 }
 

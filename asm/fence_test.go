@@ -29,3 +29,13 @@ func fill(r *rand.Rand, words []uint64) {
 func halves(words []uint64) []uint32 {
 	return unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(words))), 2*len(words))
 }
+
+// firstDifference is where got and want differ first, for messages.
+func firstDifference[E comparable](got, want []E) int {
+	for i := range min(len(got), len(want)) {
+		if got[i] != want[i] {
+			return i
+		}
+	}
+	return min(len(got), len(want))
+}

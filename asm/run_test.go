@@ -154,43 +154,71 @@ func FuzzReadRun(f *testing.F) {
 	})
 }
 
-// turn is what the writer of the concurrency test makes of a run in its k-th turn:
-// every word but the entries and the stamp says k, so that a mixture shows.
-//
-// The entries and the stamp change without the version: first the stamp goes up,
-// then the entries follow. So a reader never may see an entry above the stamp.
-func turn(run, block []uint64, k uint64) {
-	atomic.StoreUint64(&run[0], run[0]|1)
-	for i := range 64 {
-		atomic.StoreUint64(&run[RunHeaderWords+i], k)
+// The run of the concurrency test is so long that a read is far from over when it
+// begins to look at the contents. Words that its writer changes: under the version,
+// so that all of them say one number, and without, each after the stamp.
+const (
+	turnLength = 512
+	turnBlock  = 100 * RunHeaderWords
+	turnBits   = turnBlock + HolderBlockWords
+)
+
+var (
+	turned  = []int{2, RunHeaderWords, RunHeaderWords + turnLength - 1, turnBits, turnBits + 7}
+	stamped = []int{5, 6, 7, turnBits + 3}
+)
+
+// turn writes the k-th state of a run and its holder block, which are lines, and
+// then some without the version. A section is short, so that readers meet both of
+// its ends often.
+func turn(lines []uint64, k uint64) {
+	atomic.StoreUint64(&lines[0], lines[0]|1)
+	for i := range turned {
+		atomic.StoreUint64(&lines[turned[(i+int(k))%len(turned)]], k)
 	}
-	atomic.StoreUint64(&run[2], k)
-	for i := range 8 {
-		atomic.StoreUint64(&block[HolderBlockWords+i], k)
-	}
-	atomic.StoreUint64(&run[0], run[0]+1)
+	atomic.StoreUint64(&lines[0], lines[0]+1)
 	for i := range uint64(4) {
-		atomic.StoreUint64(&run[runGap], k*4+i)
-		for e := 5; e < RunHeaderWords; e++ {
-			atomic.StoreUint64(&run[e], k*4+i)
+		atomic.StoreUint64(&lines[runGap], k*4+i)
+		for _, at := range stamped {
+			atomic.StoreUint64(&lines[at], k*4+i)
 		}
 	}
+}
+
+// seen returns what is wrong with a read of such lines that was good: with the
+// coverage, which is nil for [ReadRun].
+func seen(h *[RunHeaderWords]uint64, k uint64, match int, keep []uint64) error {
+	if (h[2] == k) != (match == turnLength) || h[2] != k && match != 0 {
+		return fmt.Errorf("version %d: turn %d, asked for %d, and %d blocks match", h[0], h[2], k, match)
+	}
+	for _, e := range h[5:] {
+		if e > h[runGap] {
+			return fmt.Errorf("an entry of %d was seen with the older stamp %d", e, h[runGap])
+		}
+	}
+	if keep == nil || match == 0 {
+		return nil
+	}
+	if keep[0] != k || keep[7] != k {
+		return fmt.Errorf("version %d: turn %d, and coverage of %d", h[0], h[2], keep)
+	}
+	if keep[3] > h[runGap] {
+		return fmt.Errorf("coverage of %d was seen with the older stamp %d", keep[3], h[runGap])
+	}
+	return nil
 }
 
 // TestReadRunWhileWritten has one writer against a reader: whatever the reader is
 // given as good was one state.
 func TestReadRunWhileWritten(t *testing.T) {
 	asmtest.ForEachLevel(t, func(t *testing.T) {
-		memory := make([]uint64, 1024)
-		off := 0
-		for uintptr(unsafe.Pointer(&memory[off]))%lineBytes != 0 {
-			off++
+		lines := make([]uint64, 1024)
+		for uintptr(unsafe.Pointer(&lines[0]))%lineBytes != 0 {
+			lines = lines[1:]
 		}
-		lines := memory[off:]
-		run, block := lines[:RunHeaderWords+64], lines[10*RunHeaderWords:]
-		makeRun(run, 0, 64, 10, nil)
-		block[0] = 8
-		turn(run, block, 0)
+		makeRun(lines, 0, turnLength, turnBlock/RunHeaderWords, make([]uint64, turnLength))
+		lines[turnBlock] = 8
+		turn(lines, 0)
 		var stop atomic.Bool
 		var turns atomic.Uint64
 		done := make(chan struct{})
@@ -198,41 +226,36 @@ func TestReadRunWhileWritten(t *testing.T) {
 			defer close(done)
 			for k := uint64(1); !stop.Load(); k++ {
 				turns.Store(k)
-				turn(run, block, k)
-				for range k % 64 {
-					_ = atomic.LoadUint64(&run[0])
-				}
+				turn(lines, k)
 			}
 		}()
-		chain := make([]uint64, 64)
+		chain, keep := make([]uint64, turnLength), make([]uint64, 8)
 		cand := slices.Repeat([]uint64{^uint64(0)}, 8)
-		keep := make([]uint64, 8)
 		good, tries := 0, 0
-		for ; (good < 20_000 || turns.Load() < 1000) && tries < 5_000_000; tries++ {
+		// Until enough reads met a change, which on one core they hardly do.
+		for ; (good < 50_000 || tries-good < 50_000) && tries < 3_000_000; tries++ {
 			if tries%1000 == 0 {
-				runtime.Gosched() // on one core, the writer's turn
+				runtime.Gosched()
 			}
-			k := atomic.LoadUint64(&run[2])
-			for i := range chain {
-				chain[i] = k
-			}
+			k := atomic.LoadUint64(&lines[2])
+			chain[0], chain[turnLength-1] = k, k
 			var out RunRead
-			match, _, ok := ReadRunAnd(&run[0], chain, &out, unsafe.Pointer(&lines[0]), cand, keep)
-			if !ok {
-				continue
-			}
-			good++
-			h := out.Header
-			if (h[2] == k) != (match == 64) || match != 0 && match != 64 {
-				t.Fatalf("version %d: turn %d, asked for %d, and %d of 64 match", h[0], h[2], k, match)
-			}
-			if match == 64 && (keep[0] != k || keep[7] != k || slices.Max(keep) != slices.Min(keep)) {
-				t.Fatalf("version %d: turn %d, and coverage of %d", h[0], h[2], keep)
-			}
-			for _, e := range h[5:] {
-				if e > h[runGap] {
-					t.Fatalf("entry %d was seen with the older stamp %d", e, h[runGap])
+			var err error
+			if tries%2 == 0 {
+				match, ok := ReadRun(&lines[0], chain, &out.Header)
+				if !ok {
+					continue
 				}
+				err = seen(&out.Header, k, match, nil)
+			} else {
+				match, _, ok := ReadRunAnd(&lines[0], chain, &out, unsafe.Pointer(&lines[0]), cand, keep)
+				if !ok {
+					continue
+				}
+				err = seen(&out.Header, k, match, keep)
+			}
+			if good++; err != nil {
+				t.Fatal(err)
 			}
 		}
 		stop.Store(true)
