@@ -43,5 +43,7 @@ func (b *Block) Words() []uint64 { return b.words }
 // Bytes returns the size in bytes.
 func (b *Block) Bytes() uint64 { return uint64(len(b.words)) * 8 }
 
+func (b *Block) size() uint64 { return b.Bytes() }
+
 // roundUp returns n rounded up to a multiple of unit, a power of two.
 func roundUp(n, unit uint64) uint64 { return (n + unit - 1) &^ (unit - 1) }

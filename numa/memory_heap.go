@@ -12,6 +12,7 @@ func NewBlock(words int, p Placement) (*Block, error) {
 		b.set(p, PolicyFirstTouch, "on the Go heap, which is placed nowhere")
 	}
 	usage.blocks.Add(int64(words) * 8)
+	enlist(b, p)
 	return b, nil
 }
 
@@ -23,6 +24,7 @@ func (b *Block) Placed() Placed { return b.placed() }
 
 // Release gives the block back. Nobody may touch its words any more.
 func (b *Block) Release() error {
+	delist(b)
 	usage.blocks.Add(-int64(len(b.words)) * 8)
 	b.words = nil
 	return nil

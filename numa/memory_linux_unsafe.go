@@ -56,6 +56,7 @@ func Reserve(bytes uint64, p Placement) (*Region, error) {
 	r.bind(base, bytes, p)
 	r.loosen(base, min(bytes, lazyPrefix))
 	usage.reserved.Add(int64(bytes))
+	enlist(r, p)
 	return r, nil
 }
 
@@ -114,6 +115,8 @@ func (r *Region) PagesByNode(samples int) ([]NodePages, error) {
 	return pagesByNode(r.base, r.committed.Load(), samples)
 }
 
+func (r *Region) size() uint64 { return r.committed.Load() }
+
 // Placed returns what became of the placement asked for.
 func (r *Region) Placed() Placed { return r.placed() }
 
@@ -122,6 +125,7 @@ func (r *Region) Release() error {
 	if r.base == nil {
 		return nil
 	}
+	delist(r)
 	usage.reserved.Add(-int64(r.reserved))
 	usage.committed.Add(-int64(r.committed.Load()))
 	base := r.base
@@ -178,6 +182,7 @@ func NewBlock(words int, p Placement) (*Block, error) {
 		}
 	}
 	usage.blocks.Add(int64(words) * 8)
+	enlist(b, p)
 	return b, nil
 }
 
@@ -197,6 +202,7 @@ func (b *Block) Release() error {
 	if b.raw == nil {
 		return nil
 	}
+	delist(b)
 	usage.blocks.Add(-int64(len(b.words)) * 8)
 	raw := b.raw
 	b.raw, b.words = nil, nil

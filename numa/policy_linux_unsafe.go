@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -137,11 +136,7 @@ func pagesByNode(base unsafe.Pointer, size uint64, samples int) ([]NodePages, er
 		if id < 0 {
 			continue
 		}
-		i, ok := slices.BinarySearchFunc(out, int(id), func(p NodePages, id int) int { return p.Node - id })
-		if !ok {
-			out = slices.Insert(out, i, NodePages{Node: int(id)})
-		}
-		out[i].Pages++
+		out = addPages(out, int(id), 1)
 	}
 	return out, nil
 }
