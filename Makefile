@@ -4,10 +4,10 @@
 # make run     build, then two recorded engines and an index host on loopback
 #              (ARGS="--worker 1=tcp://host:5557,model=m,block=16": a real fleet)
 # make test    vet and the whole fast suite
-# make test-long, lint, bench, generate, fuzz-smoke: see CONTRIBUTING.md
+# make test-long, test-numa, lint, bench, generate, fuzz-smoke: see CONTRIBUTING.md
 
 .DEFAULT_GOAL := build
-.PHONY: build run test test-long lint bench generate fuzz-smoke need
+.PHONY: build run test test-long test-numa lint bench generate fuzz-smoke need
 
 # What is too big to fetch or build twice lives here: the linter, and the
 # Python environments of the peers that the long tests ask.
@@ -33,6 +33,9 @@ test: need
 
 test-long: build
 	@bash .ci/test-long
+
+test-numa: need
+	@bash .ci/test-numa
 
 lint: need $(GOLANGCI)
 	$(GOLANGCI) run --timeout 20m ./...
