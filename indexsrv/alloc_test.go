@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"kindex/internal/kv"
-	"kindex/lanes"
 	"kindex/shard"
 )
 
@@ -56,21 +55,12 @@ func TestSteadyAllocs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, err := lanes.New(lanes.Options{Nodes: []lanes.Node{{Shards: 2, Lanes: 1}}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := p.Close(); err != nil {
-					t.Error(err)
-				}
-			}()
-			w := NewPoolWriter(idx, p)
+			w := NewPoolWriter(idx, newLanes(t, 2))
 			h, err := w.AddHolder(testModel)
 			if err != nil {
 				t.Fatal(err)
 			}
-			worker, err := p.Add(w.shardOf(h))
+			worker, err := w.worker(h)
 			if err != nil {
 				t.Fatal(err)
 			}

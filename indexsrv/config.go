@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"kindex/asm"
+	"kindex/numa"
 	"kindex/shard"
 )
 
@@ -20,6 +21,13 @@ import (
 type Config struct {
 	Listen  string // host:port of the HTTP server
 	KVIndex string // one of shard.Kinds
+
+	Node          int          // the only memory node to work on; -1: all
+	ShardsPerNode int          // each with a writer of its own
+	LanesPerNode  int          // 0: by the node's CPUs
+	Pin           numa.PinMode // of lanes' threads
+	Interleave    bool         // shards' memory over all nodes, not on their own
+
 	// CPUFeatures is what asm.SetLevel takes. [Run] applies it, once a process.
 	CPUFeatures string
 	Workers     []Registration
@@ -32,7 +40,7 @@ type Config struct {
 	MaxHeldBatches  int // live batches that wait behind a gap, each stream
 	MaxHeldBytes    int64
 	MaxFrameBytes   int64 // of one ZMQ frame
-	ArenaBytes      int64 // address space of the index; 0: the index's own default
+	ArenaBytes      int64 // address space of the index, all shards together; 0: the index's own default
 
 	ReplayTries   int
 	RetryDelay    time.Duration // before the second replay request, doubling
@@ -51,6 +59,8 @@ type Config struct {
 	LogQueue  int    // lines
 
 	MetricsMaxStreams int // streams with series of their own
+
+	SysRoot string // tree that the nodes are read from, no flag; "": this machine
 }
 
 // DefaultConfig returns the defaults.
@@ -58,6 +68,9 @@ func DefaultConfig() Config {
 	return Config{
 		Listen:  "127.0.0.1:8090",
 		KVIndex: shard.Kinds[0],
+
+		Node:          allNodes,
+		ShardsPerNode: 1,
 
 		CPUFeatures: asm.LevelAuto,
 
@@ -99,16 +112,17 @@ func (c *Config) feedLimits() FeedLimits {
 	}
 }
 
-func (c *Config) shardOptions() shard.Options {
+// shardOptions returns the options of each of so many shards.
+func (c *Config) shardOptions(shards int) shard.Options {
 	return shard.Options{
 		MaxOrphanBlocks: uint64(c.MaxOrphanBlocks),
 		MaxOrphanBytes:  uint64(c.MaxOrphanBytes),
-		ArenaBytes:      uint64(c.ArenaBytes),
+		ArenaBytes:      uint64(c.ArenaBytes) / uint64(shards),
 	}
 }
 
 // Validate returns all faults of c, each naming its option; nil where there is
-// none.
+// none. Whether this machine can carry it is asked where all else is right.
 func (c *Config) Validate() []error {
 	var faults []error
 	for _, o := range c.options() {
@@ -116,7 +130,14 @@ func (c *Config) Validate() []error {
 			faults = append(faults, fmt.Errorf("%s: %w", o.name, err))
 		}
 	}
-	return append(faults, c.workerFaults()...)
+	faults = append(faults, c.workerFaults()...)
+	if len(faults) > 0 {
+		return faults
+	}
+	if _, err := c.plan(); err != nil {
+		return []error{err}
+	}
+	return nil
 }
 
 // workerFaults returns what is wrong with the workers, alone and together.
@@ -161,6 +182,9 @@ type option struct {
 	set         func(string) error
 }
 
+// isBool reports whether o may stand without a value, for true.
+func (o *option) isBool() bool { return o.value() == "true" || o.value() == "false" }
+
 // options lists every setting of c but the workers, in the order they are shown.
 func (c *Config) options() []option {
 	const maxBytes = 1 << 46 // 64 TiB
@@ -184,7 +208,16 @@ func (c *Config) options() []option {
 			c.CPUFeatures = s
 			return nil
 		}},
-		count("max-streams", "(worker, rank) streams at once", &c.MaxStreams, 1, shard.MaxHolders),
+		c.nodeOption(),
+		count("shards-per-node", "shards on each memory node, each with a writer of its own; every lookup asks all", &c.ShardsPerNode, 1, maxShardsPerNode),
+		count("lanes-per-node", "lanes (threads that decode and apply) on each memory node; 0: by its CPUs", &c.LanesPerNode, 0, maxLanesPerNode),
+		{
+			name: "pin", usage: "lock and pin lanes to their node's CPUs: auto (several nodes, CPUs to spare), on, off",
+			value: func() string { return c.Pin.String() },
+			set:   func(s string) error { return setParsed(&c.Pin, s, numa.ParsePinMode) },
+		},
+		toggle("interleave", "shards' memory over all nodes instead of on their own", &c.Interleave),
+		count("max-streams", fmt.Sprintf("(worker, rank) streams at once, %d for each shard at most", shard.MaxHolders), &c.MaxStreams, 1, shard.MaxHolders*shard.MaxShards),
 		size("max-body-bytes", "HTTP request body", &c.MaxBodyBytes, 1<<10, 1<<30),
 		count("max-connections", "HTTP connections at once", &c.MaxConnections, 1, 1<<20),
 		count("max-orphan-blocks", "blocks of one stream that may wait for a parent", &c.MaxOrphanBlocks, 1, 1<<31-1),
@@ -215,6 +248,53 @@ func (c *Config) options() []option {
 		choice("log-format", strings.Join(logFormats, " or "), &c.LogFormat, logFormats),
 		count("log-queue", "log lines that may wait for a slow sink; more are dropped and counted", &c.LogQueue, 1, 1<<20),
 		count("metrics-max-streams", "streams with metric series of their own; those registered after share one set", &c.MetricsMaxStreams, 0, shard.MaxHolders),
+	}
+}
+
+// nodeOption takes the number of a memory node, or all.
+func (c *Config) nodeOption() option {
+	return option{
+		name: "node", usage: "the only memory node to work on (one process for each node, clients unite their answers), or all",
+		value: func() string {
+			if c.Node == allNodes {
+				return "all"
+			}
+			return strconv.Itoa(c.Node)
+		},
+		set: func(s string) error {
+			n, err := strconv.Atoi(s)
+			switch {
+			case s == "all":
+				n = allNodes
+			case err != nil || n < 0:
+				return fmt.Errorf("%q must be all or a node's number", s)
+			}
+			c.Node = n
+			return nil
+		},
+	}
+}
+
+// setParsed sets p to what parse makes of s.
+func setParsed[T any](p *T, s string, parse func(string) (T, error)) error {
+	v, err := parse(s)
+	if err == nil {
+		*p = v
+	}
+	return err
+}
+
+func toggle(name, usage string, p *bool) option {
+	return option{
+		name: name, usage: usage,
+		value: func() string { return strconv.FormatBool(*p) },
+		set: func(s string) error {
+			if s != "true" && s != "false" {
+				return fmt.Errorf("%q must be true or false", s)
+			}
+			*p = s == "true"
+			return nil
+		},
 	}
 }
 

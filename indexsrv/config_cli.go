@@ -56,7 +56,7 @@ func parseArgs(args []string) (Config, cliAction, []error) {
 	version, help := add("version", true), add("help", true)
 	add("h", true)
 	for _, o := range cfg.options() {
-		add(o.name, false)
+		add(o.name, o.isBool())
 	}
 	if err := fs.Parse(args); err != nil && !errors.Is(err, flag.ErrHelp) {
 		return cfg, actServe, []error{errors.New(firstLine(err.Error()) + " (indexsrv --help lists all flags)")}
@@ -138,7 +138,11 @@ func writeUsage(w io.Writer) error {
 	b.WriteString(usageHead)
 	cfg := DefaultConfig()
 	for _, o := range cfg.options() {
-		fmt.Fprintf(&b, "  --%s VALUE\n        %s (default %s)\n", o.name, o.usage, o.value())
+		value := " VALUE"
+		if o.isBool() {
+			value = ""
+		}
+		fmt.Fprintf(&b, "  --%s%s\n        %s (default %s)\n", o.name, value, o.usage, o.value())
 	}
 	b.WriteString(usageTail)
 	_, err := io.WriteString(w, b.String())

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"kindex/numa"
 )
 
 func writeConfig(t *testing.T, text string) string {
@@ -40,6 +42,11 @@ cpu-features: generic
 max-body-bytes: 1MiB
 max-streams: 100
 connect-period: 1m
+node: 0
+shards-per-node: 2
+lanes-per-node: 3
+pin: off
+interleave: true
 log-level: debug
 log-format: json
 worker:
@@ -53,6 +60,7 @@ worker:
 	want := DefaultConfig()
 	want.Listen, want.KVIndex, want.MaxBodyBytes, want.MaxStreams = "127.0.0.1:9000", "reference", 1<<20, 100
 	want.CPUFeatures = "generic"
+	want.Node, want.ShardsPerNode, want.LanesPerNode, want.Pin, want.Interleave = 0, 2, 3, numa.PinOff, true
 	want.ConnectPeriod, want.LogLevel, want.LogFormat = time.Minute, slog.LevelDebug, "json"
 	want.Workers = []Registration{
 		{Instance: NumberID(1), Endpoint: "tcp://h:5557", ReplayEndpoint: "tcp://h:6557", Model: "m", BlockSize: 16, Ranks: 2},
@@ -91,7 +99,11 @@ func TestPrintDefaults(t *testing.T) {
 	}
 	cfg := DefaultConfig()
 	for _, o := range cfg.options() {
-		for what, text := range map[string]string{"defaults": "\n" + o.name + ": " + o.value() + "\n", "usage": "--" + o.name + " "} {
+		flagged := "--" + o.name + " VALUE\n"
+		if o.isBool() {
+			flagged = "--" + o.name + "\n"
+		}
+		for what, text := range map[string]string{"defaults": "\n" + o.name + ": " + o.value() + "\n", "usage": flagged} {
 			if out := b.String() + usage.String(); !strings.Contains(out, text) {
 				t.Errorf("%s: --%s is not in it", what, o.name)
 			}
@@ -145,6 +157,11 @@ func TestConfigFaults(t *testing.T) {
 	args([]string{"flag needs an argument: -listen"}, "--listen")
 	args([]string{`argument "serve": indexsrv takes flags only`}, "serve")
 	args([]string{"flag --listen: ", "flag --max-streams: "}, "--listen", "x", "--max-streams", "many")
+	args([]string{"flag --shards-per-node: \"0\" must be an integer from 1 to 16", "flag --lanes-per-node: \"x\" must be an integer from 0 to 1024"}, "--shards-per-node", "0", "--lanes-per-node=x")
+	args([]string{`flag --pin: pin mode "maybe": must be auto, on or off`, `flag --interleave: "yes" must be true or false`}, "--pin", "maybe", "--interleave=yes")
+	args([]string{`flag --node: "-2" must be all or a node's number`}, "--node", "-2")
+	args([]string{"node: 4711 is no node that this process may use: must be all or one of "}, "--node", "4711")
+	args([]string{`argument "true": indexsrv takes flags only`}, "--interleave", "true")
 	args([]string{"flag --config: given more than once"}, "--config", writeConfig(t, ""), "--config", "y")
 	args([]string{"open /nonexistent: no such file or directory"}, "--config", "/nonexistent")
 	for _, w := range []string{"", "1", "1=", "=tcp://h:1,model=m,block=16", "1=tcp://h:1", "1=tcp://h:1,model=m,block=x", "1=tcp://h:1,model=m,block=16,block_size=16", "1=tcp://h:1,model=,block=16", "1=tcp://h:1,model=m,block=16,", "1=tcp://h:1,model=m,block=16,color=red", "1=tcp://h:1,model=m,block=16,source=relay", "1=tcp://h:1,model=m,block=16,dp_size=0"} {

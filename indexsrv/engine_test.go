@@ -255,7 +255,7 @@ func subscribeTo(t testing.TB, src *zmqSource, w *Writer, cfg StreamConfig) *str
 	}
 	cfg.Model = testModel
 	orElse(&cfg.BlockSize, testBlock)
-	s, err := startStream(src, cfg, w, h, nil, streamHooks{}, quiet)
+	s, err := startStream(src, cfg, w, h, streamHooks{}, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

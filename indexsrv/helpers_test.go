@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/lanes"
 	"kindex/relay/wire"
 	"kindex/shard"
 )
@@ -82,11 +83,26 @@ func chainOf(seed uint64, blocks ...uint64) []kv.ContentHash {
 
 func newIndex(t testing.TB) *Writer {
 	t.Helper()
-	idx, err := shard.New("reference", shard.Options{})
+	idx, err := shard.NewSharded("reference", shard.Options{}, shard.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewWriter(idx)
+	return NewPoolWriter(idx, newLanes(t, idx.Shards()))
+}
+
+// newLanes returns two lanes for so many shards.
+func newLanes(t testing.TB, shards int) *lanes.Pool {
+	t.Helper()
+	p, err := lanes.New(lanes.Options{Nodes: []lanes.Node{{Shards: shards, Lanes: 2}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
 }
 
 // depth is how deep h holds the bare chain of blocks, in any tier.

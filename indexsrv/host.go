@@ -18,7 +18,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"kindex/asm"
-	"kindex/shard"
+	"kindex/lanes"
 )
 
 // Host is one index host: registry, index, and the HTTP server before them.
@@ -28,12 +28,13 @@ import (
 //
 // Concurrency: any goroutine.
 type Host struct {
-	cfg Config
-	log *slog.Logger
-	idx *Writer
-	src source
-	reg *registry
-	met *metrics
+	cfg  Config
+	log  *slog.Logger
+	idx  *Writer
+	pool *lanes.Pool
+	src  source
+	reg  *registry
+	met  *metrics
 
 	logSink *LogSink // nil where the caller brought a logger of its own
 
@@ -64,11 +65,15 @@ func New(cfg Config, log *slog.Logger) (*Host, error) {
 
 // newHost is New over any source.
 func newHost(cfg Config, src source, log *slog.Logger) (*Host, error) {
-	idx, err := shard.New(cfg.KVIndex, cfg.shardOptions())
+	plans, err := cfg.plan()
 	if err != nil {
-		return nil, fmt.Errorf("kv-index: %w", err)
+		return nil, err
 	}
-	h := &Host{cfg: cfg, log: log, idx: NewWriter(idx), src: src, dumps: make(chan struct{}, maxDumps)}
+	idx, pool, err := build(&cfg, plans, log)
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{cfg: cfg, log: log, idx: NewPoolWriter(idx, pool), pool: pool, src: src, dumps: make(chan struct{}, maxDumps)}
 	h.scratch.New = func() any { return newQueryScratch(int(h.scratches.Add(1))) }
 	h.met = newMetrics(h)
 	h.reg = newRegistry(&h.cfg, h.idx, src, h.met.streamHooks, log)
@@ -173,7 +178,8 @@ func (h *Host) Close() error {
 		h.draining.Store(true)
 		ctx, cancel := context.WithTimeout(context.Background(), h.cfg.DrainTimeout)
 		defer cancel()
-		if h.closeErr = h.reg.stop(ctx); h.closeErr != nil {
+		h.closeErr = errors.Join(h.reg.stop(ctx), h.pool.Close())
+		if h.closeErr != nil {
 			return // the source still has taps: it cannot be closed
 		}
 		closed := make(chan error, 1)

@@ -37,6 +37,10 @@ func Run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 	case actCheck:
 		_, err = fmt.Fprintln(stdout, "configuration ok")
 	case actServe:
+		if err := cfg.settle(); err != nil {
+			_, _ = fmt.Fprintf(stderr, "indexsrv: node: %v\n", err)
+			return 1
+		}
 		return serve(&cfg, stderr, signals)
 	}
 	if err != nil {

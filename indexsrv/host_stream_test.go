@@ -17,12 +17,14 @@ import (
 	"kindex/shard"
 )
 
-// startZMQHost is a test host with real sockets.
+// startZMQHost is a test host with real sockets, and more shards and lanes than
+// streams in most tests.
 func startZMQHost(t *testing.T, change func(*Config)) *testHost {
 	t.Helper()
 	cfg := DefaultConfig()
 	cfg.Listen = "127.0.0.1:0"
 	cfg.DrainTimeout = 5 * time.Second
+	cfg.ShardsPerNode, cfg.LanesPerNode = 3, 2
 	if change != nil {
 		change(&cfg)
 	}

@@ -110,6 +110,8 @@ type Listener struct {
 	Memberships uint64            `json:"memberships"`
 	Dropped     map[string]uint64 `json:"dropped"`
 	LastError   string            `json:"last_error"`
+	Shard       int               `json:"shard"` // that its blocks are held in
+	Node        int               `json:"node"`  // memory node of that shard
 }
 
 // Worker is one instance as /workers shows it.
@@ -153,6 +155,7 @@ func describe(w *worker) Worker {
 		l := Listener{
 			Endpoint: r.cfg.Endpoint, Status: st.State.String(), Epoch: st.Epoch,
 			Gaps: st.Gaps, Recovered: st.Recovered, Lost: st.Lost, Restarts: st.Restarts, Duplicates: st.Duplicates,
+			Shard: r.shard, Node: r.node,
 			Orphans: st.Orphans, Memberships: st.Memberships, Dropped: st.Dropped, LastError: st.LastError,
 		}
 		if st.HasSeq {

@@ -180,7 +180,7 @@ func TestWorkers(t *testing.T) {
 	setState(h.rank("m", "", "1", 0), StatePending)
 	listener := func(endpoint string) string {
 		b := h.Workers("", "")[0].Listeners["0"].Dropped
-		return fmt.Sprintf(`{"endpoint":%q,"status":"pending","last_seq":null,"epoch":%d,"gaps":0,"recovered_batches":0,"lost_batches":0,"restarts":0,"duplicates":0,"orphans":0,"memberships":0,"dropped":%s,"last_error":""}`,
+		return fmt.Sprintf(`{"endpoint":%q,"status":"pending","last_seq":null,"epoch":%d,"gaps":0,"recovered_batches":0,"lost_batches":0,"restarts":0,"duplicates":0,"orphans":0,"memberships":0,"dropped":%s,"last_error":"","shard":0,"node":0}`,
 			endpoint, h.Workers("", "")[0].Listeners["0"].Epoch, jsonOf(t, b))
 	}
 	one := `{"instance_id":1,"source":"zmq","status":"pending","model_name":"m","routing_group":"default","block_size":4,"endpoints":{"0":"tcp://127.0.0.1:21001"},"listeners":{"0":` + listener("tcp://127.0.0.1:21001") + `}}`

@@ -31,12 +31,14 @@ type metrics struct {
 	apply  histogram // one live message from socket to index
 	panics atomic.Uint64
 
+	shardApply shardApply // one message's operations, by shard
+
 	// requests by route (the last: unknown path) and status (the last: others).
 	requests [numRoutes + 1][len(statuses) + 1]atomic.Uint64
 }
 
 func newMetrics(h *Host) *metrics {
-	m := &metrics{registry: prometheus.NewPedanticRegistry()}
+	m := &metrics{registry: prometheus.NewPedanticRegistry(), shardApply: make(shardApply, h.pool.Shards())}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -45,9 +47,12 @@ func newMetrics(h *Host) *metrics {
 	return m
 }
 
-// streamHooks returns the hooks of the stream that holder h belongs to.
-func (m *metrics) streamHooks(h shard.Holder) streamHooks {
-	return streamHooks{Applied: func(d time.Duration) { m.apply.observe(int(h), d) }}
+// streamHooks returns the hooks of the stream that holder h of a shard belongs to.
+func (m *metrics) streamHooks(h shard.Holder, shard int) streamHooks {
+	return streamHooks{
+		Applied: func(d time.Duration) { m.apply.observe(int(h), d) },
+		Shard:   m.shardApply.hook(shard),
+	}
 }
 
 func (m *metrics) request(route, status int) {
@@ -93,7 +98,7 @@ var (
 	descMemberships = desc("index_memberships", "Blocks held, each counted once for each holder.")
 	descBlocks      = desc("index_blocks", "Distinct blocks held by any holder.")
 	descRuns        = desc("index_runs", "Runs that the blocks are kept in; 0 for an index without runs.")
-	descBytes       = desc("index_bytes", "Index memory by purpose and memory node.", "purpose", "node")
+	descBytes       = desc("index_bytes", "Index memory by purpose and the memory node that its shards belong to.", "purpose", "node")
 	descStreams     = desc("streams", "Registered streams by status.", "status")
 	descWorkers     = desc("workers", "Registered instances.")
 )
@@ -112,12 +117,14 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for i := range streamMetrics {
 		ch <- streamMetrics[i].desc
 	}
+	describeShards(ch)
 }
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.host(ch)
-	c.index(ch)
+	c.shards(ch)
+	c.lanes(ch)
 	c.streams(ch)
 }
 
@@ -157,15 +164,4 @@ func (c *collector) host(ch chan<- prometheus.Metric) {
 	ch <- counter(descLogs, dropped)
 	ch <- m.lookup.metric(descLookup)
 	ch <- m.apply.metric(descApply)
-}
-
-func (c *collector) index(ch chan<- prometheus.Metric) {
-	st := c.h.idx.Stats()
-	ch <- gauge(descHolders, float64(st.Holders))
-	ch <- gauge(descMemberships, float64(st.Memberships))
-	ch <- gauge(descBlocks, float64(st.Blocks))
-	ch <- gauge(descRuns, float64(st.Runs))
-	for p := range shard.NumPurposes {
-		ch <- gauge(descBytes, float64(st.Bytes[p]), p.String(), "0") // one shard, not placed
-	}
 }

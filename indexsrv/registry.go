@@ -49,6 +49,8 @@ type rank struct {
 	key    []byte // its number as a JSON object key, quotes included
 	cfg    StreamConfig
 	holder shard.Holder
+	shard  int // that holder lives in
+	node   int // that shard belongs to
 	stream *stream
 	since  time.Time
 	gone   chan struct{} // closed when nothing of it can touch the index any more
@@ -83,7 +85,7 @@ type registry struct {
 	limits  FeedLimits
 	maxRank int // streams at once
 	cleanup time.Duration
-	hooks   func(shard.Holder) streamHooks
+	hooks   func(shard.Holder, int) streamHooks
 
 	models  atomic.Pointer[map[modelName]*model] // replaced, never changed
 	holders holderTable
@@ -97,7 +99,7 @@ type registry struct {
 }
 
 // newRegistry returns an empty registry whose streams come from src.
-func newRegistry(cfg *Config, idx *Writer, src source, hooks func(shard.Holder) streamHooks, log *slog.Logger) *registry {
+func newRegistry(cfg *Config, idx *Writer, src source, hooks func(shard.Holder, int) streamHooks, log *slog.Logger) *registry {
 	g := &registry{
 		log: log, idx: idx, src: src, hooks: hooks,
 		limits:  cfg.feedLimits(),
@@ -251,7 +253,7 @@ func (g *registry) start(w *worker, cfg *StreamConfig) (*rank, error) {
 		return nil, refuse(ErrUnavailable, "instance_id: %v", err)
 	}
 	log := g.log.With("model_name", w.model.name.model, "instance_id", w.id.text, "dp_rank", cfg.Rank)
-	s, err := startStream(g.src, *cfg, g.idx, h, nil, g.hooks(h), log)
+	s, err := startStream(g.src, *cfg, g.idx, h, g.hooks(h, g.idx.shardOf(h)), log)
 	if err != nil {
 		_ = g.idx.Drop(h) // known: it was just added
 		if errors.Is(err, errNoSockets) {
@@ -261,7 +263,7 @@ func (g *registry) start(w *worker, cfg *StreamConfig) (*rank, error) {
 	}
 	rk := &rank{
 		worker: w, number: cfg.Rank, key: appendJSONString(nil, strconv.Itoa(cfg.Rank)),
-		cfg: *cfg, holder: h, stream: s, since: time.Now(), gone: make(chan struct{}),
+		cfg: *cfg, holder: h, shard: g.idx.shardOf(h), node: g.idx.nodeOf(h), stream: s, since: time.Now(), gone: make(chan struct{}),
 	}
 	if port := boundPort(cfg); port != 0 {
 		g.bound[port] = rk.nameKey()

@@ -6,6 +6,7 @@ package indexsrv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -52,14 +53,9 @@ type streamHooks struct {
 // startStream begins the stream that cfg describes into holder h. It returns at
 // once, with an error only where cfg can never work, or errNoSockets; everything
 // that may take long or fail for a while happens behind it and shows in status.
-// The caller owns h and drops it after stop. worker, where there is one, is the
-// stream's from now on; it is closed with it, also after an error.
-func startStream(src source, cfg StreamConfig, idx *Writer, h shard.Holder, worker *lanes.Worker, hooks streamHooks, log *slog.Logger) (*stream, error) {
-	s := &stream{
-		log:    log.With("endpoint", cfg.Endpoint, "rank", cfg.Rank),
-		hooks:  hooks,
-		worker: worker,
-	}
+// The caller owns h and drops it after stop.
+func startStream(src source, cfg StreamConfig, idx *Writer, h shard.Holder, hooks streamHooks, log *slog.Logger) (*stream, error) {
+	s := &stream{log: log.With("endpoint", cfg.Endpoint, "rank", cfg.Rank), hooks: hooks}
 	if err := s.start(src, cfg, idx, h); err != nil {
 		s.closeWorker()
 		return nil, err
@@ -67,7 +63,7 @@ func startStream(src source, cfg StreamConfig, idx *Writer, h shard.Holder, work
 	return s, nil
 }
 
-func (s *stream) start(src source, cfg StreamConfig, idx *Writer, h shard.Holder) error {
+func (s *stream) start(src source, cfg StreamConfig, idx *Writer, h shard.Holder) (err error) {
 	if cfg.BlockSize <= 0 {
 		return fmt.Errorf("block size %d: it must be positive", cfg.BlockSize)
 	}
@@ -82,6 +78,9 @@ func (s *stream) start(src source, cfg StreamConfig, idx *Writer, h shard.Holder
 	s.feed = NewFeed(cfg, idx, h)
 	s.burst = Burst{Feed: s.feed, Applied: s.hooks.Applied, Shard: s.hooks.Shard}
 	s.state.Store(uint32(StatePending))
+	if s.worker, err = idx.worker(h); err != nil {
+		return err
+	}
 	t, err := src.open(&cfg, s)
 	if err != nil {
 		return err
@@ -147,15 +146,16 @@ func (s *stream) replayed(id uint64, msgs []Message, end bool, err error, now ti
 	}
 }
 
-// run has the burst run on the stream's lane and waits until it is applied. A
-// panic there goes on here: what it was writing may be half written.
+// run has the burst run on the stream's lane and waits until it is applied. Where
+// the lanes are closed the host has stopped, and nothing happens. A panic there
+// goes on here: what it was writing may be half written.
 func (s *stream) run() {
 	if len(s.burst.Messages) == 0 {
 		return
 	}
 	if s.worker == nil {
 		s.burst.Run(&s.mu)
-	} else if err := s.worker.Do(s); err != nil {
+	} else if err := s.worker.Do(s); err != nil && !errors.Is(err, lanes.ErrClosed) {
 		panic(err)
 	}
 	s.burst.Messages = nil

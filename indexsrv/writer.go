@@ -21,6 +21,7 @@ type Writer struct {
 	idx     shard.Index
 	sharded *shard.Sharded // idx, where it is of several shards
 	turns   []*lanes.Turn  // one for each shard
+	pool    *lanes.Pool    // whose turns they are; nil: nobody's
 }
 
 var _ shard.Index = (*Writer)(nil)
@@ -40,12 +41,12 @@ func NewWriter(idx shard.Index) *Writer {
 }
 
 // NewPoolWriter is NewWriter with the turns of p, which has a shard for each of
-// idx's.
+// idx's, and whose lanes run the streams of its holders.
 func NewPoolWriter(idx *shard.Sharded, p *lanes.Pool) *Writer {
 	if p.Shards() != idx.Shards() {
 		panic("BUG: indexsrv: lanes and index differ in their shards")
 	}
-	w := &Writer{idx: idx, sharded: idx}
+	w := &Writer{idx: idx, sharded: idx, pool: p}
 	for i := range p.Shards() {
 		w.turns = append(w.turns, p.Turn(i))
 	}
@@ -58,6 +59,25 @@ func (w *Writer) shardOf(h shard.Holder) int {
 		return 0
 	}
 	return w.sharded.ShardOf(h)
+}
+
+// worker begins a worker for h's stream on the lanes of its shard; nil where there
+// are no lanes.
+//
+// Errors: lanes.ErrClosed.
+func (w *Writer) worker(h shard.Holder) (*lanes.Worker, error) {
+	if w.pool == nil {
+		return nil, nil
+	}
+	return w.pool.Add(w.shardOf(h))
+}
+
+// nodeOf returns the memory node that h's shard belongs to.
+func (w *Writer) nodeOf(h shard.Holder) int {
+	if w.pool == nil {
+		return 0
+	}
+	return w.pool.NodeOf(w.shardOf(h))
 }
 
 // of returns h's shard as an index, and its turn.
