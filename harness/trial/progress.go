@@ -10,10 +10,10 @@ import (
 )
 
 // progressEvery is the least time between two progress lines.
-const progressEvery = time.Second
+const progressEvery = 5 * time.Second
 
-// Progress prints what is going on, at most a line a second; nothing for what ends
-// within one.
+// Progress prints what is going on, at most a line in 5 s; nothing for what ends
+// sooner.
 //
 // Concurrency: any goroutine.
 type Progress struct {
