@@ -40,7 +40,7 @@ type corpusReport struct {
 func runCorpus(ctx context.Context, c *command, args []string, stdout, stderr io.Writer) int {
 	o := corpusOptions{params: corpus.DefaultParams()}
 	fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
-	fs.StringVar(&o.trace, "trace", "", "request trace (JSON lines as Mooncake publishes them, gzipped or plain)")
+	fs.StringVar(&o.trace, "trace", "", "request trace (JSON lines as Mooncake publishes them, gzipped or plain), or "+corpus.BuiltIn+" for the one within this program")
 	fs.BoolVar(&o.generate, "generate", false, "make up a trace of the conversation trace's shape from --seed and --rows")
 	fs.IntVar(&o.rows, "rows", corpus.DefaultRows, "requests to make up")
 	fs.IntVar(&o.params.Duplication, "dup", o.params.Duplication, "copies of the request list, alike but sharing no content")
@@ -123,9 +123,12 @@ func makeCorpus(ctx context.Context, o corpusOptions, p *trial.Progress) (*corpu
 	var rows []corpus.Row
 	var err error
 	name := fmt.Sprintf("generated, %d rows", o.rows)
-	if o.generate {
+	switch {
+	case o.generate:
 		rows, err = corpus.Generate(o.params.Seed, o.rows)
-	} else {
+	case o.trace == corpus.BuiltIn:
+		rows, name, err = corpus.BuiltInTrace()
+	default:
 		name = filepath.Base(o.trace)
 		rows, err = corpus.ReadTrace(o.trace)
 	}
@@ -141,6 +144,26 @@ func makeCorpus(ctx context.Context, o corpusOptions, p *trial.Progress) (*corpu
 		"length_factor": o.params.Length, "num_gpu_blocks": o.params.GPUBlocks, "seed": o.params.Seed,
 	}
 	return c, nil
+}
+
+// defaultCorpus is the published corpus of the built-in trace with 4 copies, made once
+// in the cache folder.
+func defaultCorpus(ctx context.Context, p *trial.Progress) (string, error) {
+	dir, err := trial.CacheDir("corpus")
+	if err != nil {
+		return "", err
+	}
+	o := corpusOptions{trace: corpus.BuiltIn, params: corpus.DefaultParams(), out: filepath.Join(dir, "sim-conv-d4.kvc")}
+	if _, err := os.Stat(o.out); err == nil {
+		return o.out, nil
+	}
+	o.params.Duplication = 4
+	p.Alwaysf("making %s, once", o.out)
+	c, err := makeCorpus(ctx, o, p)
+	if err != nil {
+		return "", err
+	}
+	return o.out, writeCorpus(o.out, c)
 }
 
 // writeCorpus writes beside the name and renames, so that no half file is ever taken

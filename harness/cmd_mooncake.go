@@ -20,7 +20,7 @@ import (
 func runMooncake(ctx context.Context, c *command, args []string, stdout, stderr io.Writer) int {
 	o := mooncake.DefaultOptions()
 	fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
-	fs.StringVar(&o.Corpus, "corpus", "", "corpus file (KVCORP01; harness corpus makes them)")
+	fs.StringVar(&o.Corpus, "corpus", "", "corpus file (KVCORP01; harness corpus makes them; default the conversation trace with --dup 4, made once in the cache folder)")
 	fs.StringVar(&o.Mode, "mode", o.Mode, "what to replay: "+oneOf(mooncake.Modes))
 	fs.StringVar(&o.Index, "kv-index", o.Index, "index: "+oneOf(shard.Kinds))
 	fs.IntVar(&o.Shards, "shards", 0, "shards of the index, each with one writer (default --lanes)")
@@ -32,7 +32,9 @@ func runMooncake(ctx context.Context, c *command, args []string, stdout, stderr 
 	fs.Uint64Var(&o.Seed, "seed", o.Seed, "of whatever is drawn")
 	fs.BoolVar(&o.Check, "check", false, "compare every look-up with the reference index as well")
 	runs := fs.Int("runs", 1, "trials, each in a fresh process")
-	sustained := fs.Bool("sustained", false, "find the highest sustained rate instead")
+	sustained := fs.Bool("sustained", false, "find the highest sustained rate instead, of each --peer, too")
+	var so seriesOptions
+	so.flags(fs)
 	one := fs.Bool("one", false, "one trial in this process (what the others start)")
 	asJSON := fs.Bool("json", false, "print one JSON object")
 	rest, code, done := c.parse(fs, args, stdout, stderr)
@@ -44,16 +46,22 @@ func runMooncake(ctx context.Context, c *command, args []string, stdout, stderr 
 	switch {
 	case len(rest) > 0:
 		err = fmt.Errorf("unexpected argument %q: everything is a flag", rest[0])
-	case o.Corpus == "":
-		err = errors.New("--corpus: name a corpus file (harness corpus makes them)")
 	case *runs < 1 || *runs > 1000:
 		err = fmt.Errorf("--runs %d: must be 1 to 1000", *runs)
+	case err == nil:
+		err = so.validate(&o, *sustained)
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "harness mooncake: %v\n", err)
 		return exitUsage
 	}
 	p := trial.NewProgress(stderr, c.name)
+	if o.Corpus == "" {
+		if o.Corpus, err = defaultCorpus(ctx, p); err != nil {
+			fmt.Fprintf(stderr, "harness mooncake: %v\n", err)
+			return exitDiffers
+		}
+	}
 	exact := func(e *trial.Exact) error {
 		if e != nil && e.Wrong > 0 {
 			return fmt.Errorf("%d of %d look-ups differ from the reference's", e.Wrong, e.Lookups)
@@ -66,11 +74,10 @@ func runMooncake(ctx context.Context, c *command, args []string, stdout, stderr 
 		if r, err = mooncake.One(ctx, o, p); err == nil {
 			err = errors.Join(json.NewEncoder(stdout).Encode(r), exact(r.Exact))
 		}
+	case so.wanted():
+		err = runSeries(ctx, o, &so, p, stdout, stderr, *asJSON)
 	case *sustained:
-		var s *mooncake.Sustainable
-		if s, err = mooncake.Sustain(ctx, o, p, stderr); err == nil {
-			err = s.Write(stdout, *asJSON)
-		}
+		err = runSustained(ctx, o, &so, p, stdout, stderr, *asJSON)
 	default:
 		var s *mooncake.Summary
 		if s, err = mooncake.Runs(ctx, o, *runs, p, stderr); err == nil {

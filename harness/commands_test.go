@@ -13,6 +13,7 @@ import (
 
 	"kindex/harness/corpus"
 	"kindex/harness/trial"
+	"kindex/numa"
 	"kindex/shard"
 )
 
@@ -116,7 +117,47 @@ func TestMooncakeCommand(t *testing.T) {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
 	out, code = program(t, "mooncake", "--corpus", name, "--sustained", "--window-ms", "400")
-	if code != 0 || !strings.Contains(out, "chain sustains") {
+	if code != 0 || !strings.Contains(out, "| chain |") {
+		t.Errorf("exit %d:\n%s", code, out)
+	}
+}
+
+// TestSeriesCommand runs the series that --interleave alone stands for, on a small
+// corpus, and its peers' arm with a program in the peers' place.
+func TestSeriesCommand(t *testing.T) {
+	name, dir := smallCorpus(t), t.TempDir()
+	args := []string{"--interleave", "--corpus", name, "--series", "2", "--modes", "write,lookup", "--out", dir, "--max-foreign", "1000"}
+	out, code := program(t, args...)
+	if code != 0 || !strings.Contains(out, "| | kindex | kindex again |") || !strings.Contains(out, "2 rounds, 8 trials") {
+		t.Fatalf("exit %d:\n%s", code, out)
+	}
+	if topology, err := numa.Discover("/"); err != nil || len(topology.MemoryNodes()) == 1 && !strings.Contains(out, "one memory node") {
+		t.Errorf("%v: nothing is said of a single node:\n%s", err, out)
+	}
+	again, code := program(t, append(args, "--json")...)
+	var r map[string]any
+	if err := json.Unmarshal([]byte(again), &r); err != nil || code != 0 || r["trials"] != 8.0 {
+		t.Errorf("resumed: exit %d, %v: %s", code, err, again)
+	}
+	for _, file := range []string{"series.json", "trials.jsonl", "report.json", "table.md", "write.svg", "lookup.svg"} {
+		if st, err := os.Stat(filepath.Join(dir, file)); err != nil || st.Size() == 0 {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	line, err := os.ReadFile("peers/testdata/smg-chain.write.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer := filepath.Join(t.TempDir(), "index-peers")
+	if err := os.WriteFile(peer, []byte("#!/bin/sh\ncat <<'E'\n"+string(line)+"E\n"), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	out, code = program(t, "mooncake", "--corpus", name, "--series", "1", "--modes", "write", "--control", "none", "--peer", "smg-chain", "--peers-bin", peer, "--out", t.TempDir(), "--max-foreign", "1000")
+	if code != 0 || !strings.Contains(out, "| | kindex | smg-chain |") {
+		t.Errorf("exit %d:\n%s", code, out)
+	}
+	out, code = program(t, "mooncake", "--corpus", name, "--series", "1", "--peer", "crtc", "--peers-bin", "/nowhere", "--out", t.TempDir())
+	if code != 1 || !strings.Contains(out, "--peers-bin") {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
 }
@@ -139,7 +180,14 @@ func TestMeasuringUsage(t *testing.T) {
 		{[]string{"corpus", "--generate", "--rows", "0", "--out", "y"}, "--rows 0: must be 1 to", 2},
 		{[]string{"corpus", "--trace", bad, "--out", "y"}, bad + ":1: not a request", 2},
 		{[]string{"corpus", bad}, bad + ": not a corpus (KVCORP01): the first bytes: invalid input: magic number mismatch", 2},
-		{[]string{"mooncake"}, "--corpus: name a corpus file", 2},
+		{[]string{"mooncake", "--peer", "llm-d"}, `--peer "llm-d": must be crtc`, 2},
+		{[]string{"mooncake", "--peer", "crtc"}, "--peer: give --series N or --sustained with it", 2},
+		{[]string{"mooncake", "--series", "-1"}, "--series -1: must be 1 to 1000", 2},
+		{[]string{"mooncake", "--series", "2", "--modes", "write,write"}, `--modes "write,write": must be different ones of`, 2},
+		{[]string{"mooncake", "--series", "2", "--check"}, "--series: takes no --window-ms and no --check", 2},
+		{[]string{"mooncake", "--series", "2", "--control", "sse"}, "--control sse:", 2},
+		{[]string{"mooncake", "--series", "2", "--max-foreign", "0"}, "--max-foreign 0: must be above 0", 2},
+		{[]string{"mooncake", "--series", "2", "--sustained"}, "give one of them", 2},
 		{[]string{"mooncake", "x.kvc"}, `unexpected argument "x.kvc"`, 2},
 		{[]string{"mooncake", "--corpus", bad}, bad + ": not a corpus", 1},
 		{[]string{"mooncake", "--corpus", "nowhere.kvc"}, "nowhere.kvc: no such file", 1},

@@ -37,7 +37,7 @@ func commands() []command {
 		{"run", "[flags]", "start an index host with two mock engines, or --worker for a real fleet, and show a live table", runLive},
 		{"bench", "[flags]", "measure CPU time from frame to index, lookups, and memory", runBench},
 		{"corpus", "--trace FILE | --generate | FILE [flags]", "make a corpus of look-ups and events from a request trace by rule SIM1, or describe one", runCorpus},
-		{"mooncake", "--corpus FILE [flags]", "replay a corpus through an index: CPU time a block operation, look-ups, memory, the rate it sustains", runMooncake},
+		{"mooncake", "--corpus FILE [flags]", "replay a corpus through an index: CPU time a block operation, look-ups, memory, the rate it sustains; series beside peers", runMooncake},
 	}
 }
 
@@ -52,6 +52,9 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "help", "-h", "-help", "--help":
 		usage(stdout)
 		return exitOK
+	}
+	if args[0] == "--interleave" || args[0] == "-interleave" {
+		args = append([]string{"mooncake"}, args...)
 	}
 	all := commands()
 	i := slices.IndexFunc(all, func(c command) bool { return c.name == args[0] })
@@ -71,6 +74,7 @@ func usage(w io.Writer) {
 	for _, c := range commands() {
 		fmt.Fprintf(w, "  harness %s %s\n      %s\n", c.name, c.args, c.does)
 	}
+	fmt.Fprint(w, "  harness --interleave [flags]\n      harness mooncake --interleave: the series of local against interleaved memory\n")
 	fmt.Fprint(w, "\nharness COMMAND --help tells a command's flags. Exit codes: 0 all is well, 1 something differs, 2 bad usage or an unreadable file.\n")
 }
 

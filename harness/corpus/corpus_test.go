@@ -33,7 +33,7 @@ func sums(c *Corpus) []string {
 
 func trace(t testing.TB) []Row {
 	t.Helper()
-	rows, err := ReadTrace("testdata/conversation_trace.jsonl.gz")
+	rows, err := ReadTrace("traces/conversation_trace.jsonl.gz")
 	if err != nil {
 		t.Fatal(err)
 	}

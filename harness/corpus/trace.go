@@ -49,20 +49,24 @@ func ReadTrace(name string) ([]Row, error) {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	in := bufio.NewReaderSize(f, 1<<16)
-	var r io.Reader = in
-	if head, _ := in.Peek(2); bytes.Equal(head, []byte{0x1f, 0x8b}) {
-		z, err := gzip.NewReader(in)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		r = z
-	}
-	rows, err := parseTrace(io.LimitReader(r, maxTraceBytes))
+	rows, err := readTrace(f)
 	if err != nil {
 		return nil, fmt.Errorf("%s:%w", name, err)
 	}
 	return rows, nil
+}
+
+// readTrace reads a trace, gzipped or plain; its errors begin with the line's number.
+func readTrace(f io.Reader) ([]Row, error) {
+	in := bufio.NewReaderSize(f, 1<<16)
+	if head, _ := in.Peek(2); !bytes.Equal(head, []byte{0x1f, 0x8b}) {
+		return parseTrace(io.LimitReader(in, maxTraceBytes))
+	}
+	z, err := gzip.NewReader(in)
+	if err != nil {
+		return nil, fmt.Errorf("1: %w", err)
+	}
+	return parseTrace(io.LimitReader(z, maxTraceBytes))
 }
 
 // parseTrace reads lines; its errors begin with the line's number.

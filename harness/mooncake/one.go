@@ -11,6 +11,7 @@ import (
 	"kindex/harness/corpus"
 	"kindex/harness/replay"
 	"kindex/harness/trial"
+	"kindex/numa"
 	"kindex/shard"
 )
 
@@ -22,6 +23,11 @@ type Result struct {
 	Shards int    `json:"shards"`
 	Lanes  int    `json:"lanes"`
 	Level  string `json:"cpu_features"`
+
+	Placement string   `json:"placement"`        // one of Memories
+	Placed    []Placed `json:"placed,omitempty"` // on machines of several memory nodes
+	nodes     int
+	options   *Options
 
 	Memory *replay.Memory `json:"memory,omitempty"`
 
@@ -49,12 +55,22 @@ func One(ctx context.Context, o Options, p *trial.Progress) (*Result, error) {
 	if o.LimitOps > 0 && o.LimitOps < len(c.Ops) {
 		c.Ops = c.Ops[:o.LimitOps]
 	}
-	shards := make([]shard.Options, o.shards())
+	topology, err := numa.Discover("/")
+	if err != nil {
+		return nil, err
+	}
+	shards, pins := place(&o, topology)
 	src := &replay.Source{
 		Corpus: c, Lanes: o.Lanes, Queries: o.Queries,
-		NewTarget: func() (*replay.Target, error) { return replay.NewTarget(o.Index, c.Workers, shards...) },
+		NewTarget: func() (*replay.Target, error) {
+			t, err := replay.NewTarget(o.Index, c.Workers, shards...)
+			if err == nil {
+				t.Pins = pins
+			}
+			return t, err
+		},
 	}
-	r := &Result{Mode: o.Mode, Index: o.Index, Shards: o.shards(), Lanes: o.Lanes, Level: asm.Level()}
+	r := &Result{nodes: len(topology.MemoryNodes()), options: &o, Placement: o.Memory, Mode: o.Mode, Index: o.Index, Shards: o.shards(), Lanes: o.Lanes, Level: asm.Level()}
 	r.Report = trial.Report{Command: "mooncake", Corpus: filepath.Base(o.Corpus), Seed: o.Seed, Ops: int64(len(c.Ops))}
 	p.Sayf("replaying %d operations", len(c.Ops))
 	if err := r.measure(src, &o); err != nil {
@@ -90,8 +106,7 @@ func (r *Result) measure(src *replay.Source, o *Options) error {
 		r.Half, r.Full = &half, &full
 		r.Lookup, r.CPUPerLookup = full.Latency, full.CPU
 		r.took(int64(full.CPU*float64(full.Lookups)), full.Blocks, 0)
-		r.memory(t)
-		return nil
+		return r.memory(t)
 	case "contend":
 		t, wrote, looked, err := replay.Contend(src)
 		if err != nil {
@@ -100,8 +115,7 @@ func (r *Result) measure(src *replay.Source, o *Options) error {
 		r.Wrote, r.Contended = &wrote, &looked
 		r.Lookup, r.CPUPerLookup = looked.Latency, looked.CPU
 		r.took(wrote.CPU, wrote.Blocks, wrote.Wall)
-		r.memory(t)
-		return nil
+		return r.memory(t)
 	default:
 		return r.inOrder(src, 0)
 	}
@@ -150,12 +164,16 @@ func (r *Result) finish(src *replay.Source, t *replay.Target) error {
 	full := replay.AllLookups(src, t)
 	r.Full = &full
 	r.Lookup, r.CPUPerLookup = full.Latency, full.CPU
-	r.memory(t)
-	return nil
+	return r.memory(t)
 }
 
-func (r *Result) memory(t *replay.Target) {
+// memory reads what the index takes, and where it lies.
+func (r *Result) memory(t *replay.Target) (err error) {
 	m := t.Memory()
 	r.Memory = &m
 	r.PerMembership, r.PerBlock = m.PerMembership, m.PerBlock
+	if r.Index == shard.Kinds[0] {
+		r.Placed, err = placed(r.options, r.nodes)
+	}
+	return err
 }

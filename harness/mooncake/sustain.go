@@ -4,10 +4,11 @@ package mooncake
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
+	"path/filepath"
+	"strings"
 
 	"kindex/harness/trial"
 )
@@ -111,14 +112,23 @@ func Sustain(ctx context.Context, o Options, p *trial.Progress, stderr io.Writer
 	return s, err
 }
 
-// Write writes s as JSON or as text.
-func (s *Sustainable) Write(w io.Writer, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(w).Encode(s)
+// WriteSustained writes the searches as a Markdown table; the first is what ratios are of.
+func WriteSustained(w io.Writer, all []*Sustainable) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Sustained: at least %.0f %% of the offered rate with everything issued within %.2f windows, in %d of %d fresh processes, to %.0f %%. Corpus %s.\n\n",
+		sustainedShare*100, issuedWithin, sustainTrials, sustainTrials, (within-1)*100, filepath.Base(all[0].Corpus))
+	fmt.Fprint(&b, "| | sustained, M block operations a second | not sustained | windows tried, ms | ratio to it |\n| --- | --- | --- | --- | --- |\n")
+	for _, s := range all {
+		var windows []string
+		for _, p := range s.Points {
+			windows = append(windows, fmt.Sprintf("%d%s", p.WindowMS, map[bool]string{false: " (no)"}[p.Sustained]))
+		}
+		ratio := "-"
+		if s.Rate > 0 {
+			ratio = fmt.Sprintf("%.2f", all[0].Rate/s.Rate)
+		}
+		fmt.Fprintf(&b, "| %s | %.1f | %.1f | %s | %s |\n", s.Arm, s.Rate/1e6, s.Fails/1e6, strings.Join(windows, ", "), ratio)
 	}
-	for _, p := range s.Points {
-		fmt.Fprintf(w, "%6d ms: offered %.1f M block operations a second, sustained %v in %d trials\n", p.WindowMS, p.Trials[0].Offered/1e6, p.Sustained, len(p.Trials))
-	}
-	_, err := fmt.Fprintf(w, "%s sustains %.1f M block operations a second (not %.1f M)\n", s.Arm, s.Rate/1e6, s.Fails/1e6)
+	_, err := io.WriteString(w, b.String())
 	return err
 }

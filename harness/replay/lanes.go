@@ -38,11 +38,15 @@ func NewLanes(t *Target, lanes, room int) (*Lanes, error) {
 		return nil, fmt.Errorf("%d lanes for %d shards: a shard has one writer, so give 1 lane to as many as there are shards", lanes, t.Index.Shards())
 	}
 	l := &Lanes{t: t, gate: make(chan struct{})}
-	for range lanes {
+	for i := range lanes {
 		q := newQueue(room)
 		l.queues = append(l.queues, q)
+		var cpus []int
+		if len(t.Pins) > 0 {
+			cpus = t.Pins[i%len(t.Pins)]
+		}
 		l.wg.Add(1)
-		go l.run(q)
+		go l.run(q, cpus)
 	}
 	return l, nil
 }
@@ -52,15 +56,22 @@ func (l *Lanes) Open() { close(l.gate) }
 
 func (l *Lanes) queueOf(s *corpus.Step) *queue { return l.queues[l.t.ShardOf(s.Worker)%len(l.queues)] }
 
-// run is one lane.
-func (l *Lanes) run(q *queue) {
+// run is one lane, on cpus where there are any.
+func (l *Lanes) run(q *queue, cpus []int) {
 	defer l.wg.Done()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	var err error
+	unpin := runtime.UnlockOSThread
+	if len(cpus) > 0 {
+		unpin, err = numa.LockAndPin(cpus)
+	}
+	if len(cpus) == 0 || err != nil {
+		runtime.LockOSThread()
+		unpin = runtime.UnlockOSThread
+	}
+	defer unpin()
 	<-l.gate
 	a := newApplier(l.t)
 	began := numa.ThreadCPU()
-	var err error
 	for {
 		one, two := q.take()
 		if len(one) == 0 {

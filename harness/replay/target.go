@@ -20,6 +20,8 @@ import (
 type Target struct {
 	Index     *shard.Sharded
 	Namespace kv.Namespace
+	// Pins are the CPUs that each lane runs on, in turn; none: wherever.
+	Pins [][]int
 
 	holders []shard.Holder // by worker
 	shards  []shard.Index  // by worker: the one it lives in
