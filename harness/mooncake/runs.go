@@ -21,62 +21,21 @@ type Summary struct {
 
 // Runs measures n times, each in a fresh process.
 func Runs(ctx context.Context, o Options, n int, p *trial.Progress, stderr io.Writer) (*Summary, error) {
-	s := &Summary{Machine: trial.ThisMachine()}
-	for i := range n {
-		r := &Result{}
-		ran, err := trial.SelfInto(ctx, stderr, r, o.Args()...)
-		if err != nil {
-			return nil, fmt.Errorf("trial %d of %d: %w", i+1, n, err)
-		}
-		s.Runs = append(s.Runs, r)
-		s.Foreign = append(s.Foreign, ran.Foreign)
-		p.Sayf("trial %d of %d: %.2f ns of CPU a block operation, %.2f foreign CPUs", i+1, n, r.CPUPerBlockOp, ran.Foreign)
+	runs, foreign, err := trial.Fresh(ctx, n, o.Args(), p, stderr, func(r *Result) string {
+		return fmt.Sprintf("%.2f ns of CPU a block operation", r.CPUPerBlockOp)
+	})
+	if err != nil {
+		return nil, err
 	}
-	s.Result = *s.Runs[0]
-	s.medians()
-	return s, nil
-}
-
-// medians puts each figure's median into the summary.
-func (s *Summary) medians() {
-	of := func(f func(*Result) float64) float64 {
-		var v []float64
-		for _, r := range s.Runs {
-			v = append(v, f(r))
-		}
-		return trial.Median(v)
+	s := &Summary{Result: *runs[0], Machine: trial.ThisMachine(), Foreign: foreign, Runs: runs}
+	var reports []*trial.Report
+	for _, r := range runs {
+		reports = append(reports, &r.Report)
 	}
-	s.CPUPerBlockOp = of(func(r *Result) float64 { return r.CPUPerBlockOp })
-	s.BlockOpsPerS = of(func(r *Result) float64 { return r.BlockOpsPerS })
-	s.Wall = of(func(r *Result) float64 { return r.Wall })
-	s.CPUPerLookup = of(func(r *Result) float64 { return r.CPUPerLookup })
-	s.PerMembership = of(func(r *Result) float64 { return r.PerMembership })
-	s.PerBlock = of(func(r *Result) float64 { return r.PerBlock })
-	s.Achieved = of(func(r *Result) float64 { return r.Achieved })
-	if s.Lookup != nil {
-		l := *s.Lookup
-		l.P50 = uint32(of(func(r *Result) float64 { return float64(r.Lookup.P50) }))
-		l.P99 = uint32(of(func(r *Result) float64 { return float64(r.Lookup.P99) }))
-		l.P999 = uint32(of(func(r *Result) float64 { return float64(r.Lookup.P999) }))
-		s.Lookup = &l
-	}
-	if s.KeptUp != nil {
-		kept := true
-		for _, r := range s.Runs {
-			kept = kept && *r.KeptUp
-		}
-		s.KeptUp = &kept
-	}
-	if s.Exact != nil {
-		sum := trial.Exact{}
-		for _, r := range s.Runs {
-			sum.Lookups += r.Exact.Lookups
-			sum.Wrong += r.Exact.Wrong
-		}
-		s.Exact = &sum
-	}
+	s.Report = trial.Summarize(reports)
 	// Of single trials: the runs have them.
 	s.InOrder, s.Wrote, s.BareEvents, s.BareMix, s.Half, s.Full, s.Contended = nil, nil, nil, nil, nil, nil, nil
+	return s, nil
 }
 
 // WriteJSON writes s as one object.

@@ -1,26 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package trial is what all measuring commands of the harness share: a fresh process
-// for every trial, a progress line, the machine and the foreign load on it, results
-// kept trial by trial, medians with their intervals, the report's common fields.
+// for every trial, a progress line, the machine and the foreign load on it, medians with
+// their intervals, the report's common fields, the cache folder.
 //
 // # Terminology
 //
 //   - A trial is one measurement in one fresh process.
-//   - A series is many trials of several arms, interleaved.
-//   - An arm is one thing measured: an index kind with its settings, or a peer.
+//   - Foreign load is how many CPUs others kept busy meanwhile, on average.
 //
-// # How to add a command
+// # How to add a measuring command
 //
-//  1. Write harness/NAME with Options, a Validate that names the flag at fault, and a
-//     function that measures once, in this process, and returns a result that embeds
-//     [Report].
-//  2. Add a run function and an entry to harness.commands: parse flags into Options;
-//     with --one, a flag of [Flags], measure and print the result as one JSON line;
-//     without it, call [Runs], which starts this program anew with --one for each
-//     trial, prints progress and returns the results.
-//  3. Print [Summary] of the results as JSON or as text.
+//  1. Write harness/NAME: Options with Validate, whose errors name the flag at fault, and
+//     Args, the flags that give a child the same options and --one; a Result that embeds
+//     [Report]; a function One that measures once, in this process. harness/replay has
+//     targets, lanes, open loops and the comparison with the reference; harness/corpus has
+//     corpora and ready steps.
+//  2. Write harness/cmd_NAME.go with a run function, and give it an entry in
+//     harness.commands. It parses flags (c.parse adds --cpu-features: take asm.Level()
+//     after it), prints a usage error as one line and exit code 2, and with --one prints
+//     One's result as a line of JSON.
+//  3. Without --one it calls [Fresh], which starts this program anew for each trial, then
+//     [Summarize], and prints machine, medians and all trials, as JSON or as text.
 //
-// The child is told apart by its flags alone. [ChildEnv] is set for it as well, so
-// that a test's binary can act as the program.
+// harness/mooncake and harness/cmd_mooncake.go are the example. A test of the harness
+// package is the program itself: its TestMain acts as Main when [ChildEnv] is set, which
+// it is for every child and nothing else looks at.
 package trial

@@ -53,6 +53,31 @@ func TestSelf(t *testing.T) {
 	}
 }
 
+func TestFresh(t *testing.T) {
+	all, foreign, err := Fresh(t.Context(), 3, []string{"json"}, NewProgress(nil, "x"), nil, func(l *Latency) string { return fmt.Sprint(l.P50) })
+	if err != nil || len(all) != 3 || len(foreign) != 3 || all[2].P50 != 7 {
+		t.Errorf("%+v, %v, %v", all, foreign, err)
+	}
+	if _, _, err := Fresh(t.Context(), 3, []string{"fail"}, NewProgress(nil, "x"), nil, func(*Latency) string { return "" }); err == nil || !strings.Contains(err.Error(), "trial 1 of 3: harness: the reason") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestSummarize(t *testing.T) {
+	yes, no := true, false
+	r := Summarize([]*Report{
+		{Command: "x", CPUPerBlockOp: 3, Lookup: &Latency{P50: 5, P99: 9}, KeptUp: &yes, Exact: &Exact{10, 0}},
+		{Command: "x", CPUPerBlockOp: 1, Lookup: &Latency{P50: 7, P99: 9}, KeptUp: &no, Exact: &Exact{10, 2}},
+		{Command: "x", CPUPerBlockOp: 2, Lookup: &Latency{P50: 6, P99: 30}, KeptUp: &yes, Exact: &Exact{10, 0}},
+	})
+	if r.Command != "x" || r.CPUPerBlockOp != 2 || r.Lookup.P50 != 6 || r.Lookup.P99 != 9 || *r.KeptUp || *r.Exact != (Exact{30, 2}) {
+		t.Errorf("%+v, %+v, %v, %+v", r, r.Lookup, *r.KeptUp, r.Exact)
+	}
+	if one := Summarize([]*Report{{Wall: 4}}); one.Wall != 4 || one.Lookup != nil || one.KeptUp != nil || one.Exact != nil {
+		t.Errorf("%+v", one)
+	}
+}
+
 func TestQuantiles(t *testing.T) {
 	samples := make([]uint32, 1000)
 	for i := range samples {
