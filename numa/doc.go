@@ -7,7 +7,8 @@
 // # Terminology
 //
 //   - A [Region] is a stretch of address space. Its usable prefix grows and never
-//     shrinks; the rest takes no memory and faults when touched.
+//     shrinks; the rest takes no memory and faults when touched. Memory within the
+//     prefix may be given back and taken again.
 //   - A [Block] is a piece of usable memory of fixed size, zeroed.
 //   - Advice is what the kernel may do (huge pages); a refusal is never an error.
 //
@@ -20,5 +21,5 @@
 //
 // # Not supported
 //
-// Shrinking a Region; memory shared between processes.
+// Giving address space of a Region back; memory shared between processes.
 package numa

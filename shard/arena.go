@@ -22,6 +22,9 @@ const (
 	// need a bitmap or a wider table. A quarter of the bound and 64 MiB. Chosen.
 	arenaSlackShift = 2
 	arenaSlackLines = 1 << 20
+	// arenaSpread is how many times as many addresses there are as memory. Chosen:
+	// a mix of run lengths may change altogether that often.
+	arenaSpread = 8
 )
 
 // Run classes: how many blocks a run has room for.
@@ -97,11 +100,8 @@ func pieceLink(class int) int {
 	return extCounts
 }
 
-// span is lines that were never handed out.
-type span struct{ line, n uint32 }
-
 // arena hands out pieces of an address space in lines, by class. Line 0 is never
-// handed out: it means none.
+// handed out: it means none. Where pieces lie is in arena_pages.go.
 //
 // Concurrency: the writer's, but for [arena.w] and [arena.words], which anybody
 // may call for a line that reached them through the structure.
@@ -109,36 +109,40 @@ type arena struct {
 	arenaMemory
 	placement numa.Placement // of all that the index keeps outside the heap
 
-	next  uint32 // first line never handed out
-	soft  uint32 // stores are refused past it
-	hard  uint32 // the end of the address space
-	free  [numPieces]uint32
-	nfree [numPieces]uint32
-	live  [numPieces]uint32
-	spare []span // a few at a time: what growth left out
+	soft uint32 // stores are refused past it, in lines of memory
+	over uint32 // lines of memory past it for what cannot be refused
+	hard uint32 // the end of the address space
+	pages
 
-	spareLines uint64
+	touched uint64 // lines of pieces that were handed out and have memory
 	// outside is memory outside the arena that counts against the bound, in lines:
 	// the dictionary's. edgeLines is the edge table's.
 	outside   uint64
 	edgeLines uint64
 }
 
-// init reserves address space for bytes, the default when 0.
+// init reserves address space for bytes of memory, the default when 0.
+//
+// A class keeps its addresses for ever, but not its memory. So there are several
+// times as many addresses as memory may be used at a time: what one class held
+// another may hold later.
 func (a *arena) init(bytes uint64) error {
 	if bytes == 0 {
 		bytes = defaultArenaBytes
 	}
 	lines := min(max(bytes/lineBytes, 64), maxLines)
 	a.soft = uint32(lines)
-	a.hard = uint32(min(lines+lines>>arenaSlackShift+arenaSlackLines, maxLines))
-	a.next = 1
+	a.over = uint32(min(lines>>arenaSlackShift+arenaSlackLines, maxLines-lines))
+	a.hard = uint32(min(lines*arenaSpread+uint64(a.over), maxLines) &^ (chunkLines - 1))
 	return a.reserveArena()
 }
 
+// bound is the most lines of memory that pieces may ever take.
+func (a *arena) bound() uint64 { return uint64(a.soft) + uint64(a.over) }
+
 // room returns how many lines stores may still take.
 func (a *arena) room() uint64 {
-	taken := uint64(a.next) + a.outside + a.edgeLines
+	taken := a.touched + a.outside + a.edgeLines
 	if taken >= uint64(a.soft) {
 		return 0
 	}
@@ -147,71 +151,83 @@ func (a *arena) room() uint64 {
 
 // slack reports whether there is room for what coverage of blocks already there
 // may want: half of what lies past the bound for removals.
-func (a *arena) slack() bool { return a.next < a.soft+(a.hard-a.soft)/2 }
+func (a *arena) slack() bool { return a.touched < uint64(a.soft)+uint64(a.over/2) }
 
-// take returns the first line of a piece. Its words hold what they last held.
-// Whoever cannot be refused takes past the bound.
+// take returns the first line of a piece. Its words hold what they last held, or
+// zeros; a run's version and generation are such as no run had at this line
+// before. Whoever cannot be refused takes past the bound.
 func (a *arena) take(class int) uint32 {
-	a.live[class]++
-	if line := a.free[class]; line != 0 {
-		a.free[class] = uint32(*a.w(line, pieceLink(class)))
-		a.nfree[class]--
+	k := &a.classes[class]
+	k.live++
+	if k.free > 0 {
+		id := k.open.lowest()
+		p := a.page(id)
+		line := p.free
+		p.free = uint32(*a.w(line, pieceLink(class)))
+		if k.free--; p.free == 0 {
+			k.open.del(id)
+		}
+		if p.live == 0 {
+			k.idle.del(id)
+			k.leastIdle = min(k.leastIdle, k.idle.n)
+		}
+		p.live++
 		return line
 	}
-	return a.lines(pieceLines[class])
-}
-
-// give takes a piece back.
-func (a *arena) give(class int, line uint32) {
-	a.live[class]--
-	storeWord(a.w(line, pieceLink(class)), uint64(a.free[class]))
-	a.free[class] = line
-	a.nfree[class]++
-}
-
-// lines returns n zeroed lines in a row.
-func (a *arena) lines(n uint32) uint32 {
-	for i := range a.spare {
-		s := &a.spare[i]
-		if s.n < n {
-			continue
-		}
-		line := s.line
-		s.line += n
-		s.n -= n
-		a.spareLines -= uint64(n)
-		if s.n == 0 {
-			a.spare[i] = a.spare[len(a.spare)-1]
-			a.spare = a.spare[:len(a.spare)-1]
-		}
-		return line
+	if k.fresh.n == 0 && !a.nextPage(class) {
+		panic("FATAL: shard: no memory for what cannot be refused")
 	}
-	line := a.grow(a.next, n)
-	if line > a.next {
-		a.addSpare(a.next, line-a.next)
+	id := k.fresh.lowest()
+	p := a.page(id)
+	line := p.line + uint32(p.carved)*pieceLines[class]
+	p.live++
+	k.uncarved--
+	if p.carved++; p.carved == p.pieces {
+		k.fresh.del(id)
 	}
-	a.next = line + n
+	a.touched += uint64(pieceLines[class])
+	if class < numRunClasses {
+		storeWord(a.w(line, runVersion), p.version)
+		storeWord(a.w(line, runShape), uint64(p.generation))
+	}
 	return line
 }
 
-// addSpare notes lines that growth left out.
-func (a *arena) addSpare(line, n uint32) {
-	a.spare = append(a.spare, span{line, n})
-	a.spareLines += uint64(n)
+// give takes a piece back. A run's version and generation are past all that a
+// reader has seen with contents.
+func (a *arena) give(class int, line uint32) {
+	k := &a.classes[class]
+	id := a.pageOf(line)
+	p := a.page(id)
+	if class < numRunClasses {
+		p.version = max(p.version, (*a.w(line, runVersion)|1)+3)
+		p.generation = max(p.generation, uint32(*a.w(line, runShape))+1)
+	}
+	storeWord(a.w(line, pieceLink(class)), uint64(p.free))
+	if p.free == 0 {
+		k.open.add(id)
+	}
+	p.free = line
+	k.live--
+	k.free++
+	if p.live--; p.live == 0 {
+		k.idle.add(id)
+	}
+	a.gives++
 }
 
 // bytes adds the arena's lines to b by purpose.
 func (a *arena) bytes(b *[NumPurposes]uint64) {
-	for class := range a.live {
+	live := uint64(0)
+	for class := range a.classes {
 		purpose := PurposeHolders
 		if class < numRunClasses || class >= classRow && class < classExt {
 			purpose = PurposeRuns
 		}
-		size := uint64(pieceLines[class]) * lineBytes
-		b[purpose] += uint64(a.live[class]) * size
-		b[PurposeFree] += uint64(a.nfree[class]) * size
+		lines := uint64(a.classes[class].live) * uint64(pieceLines[class])
+		b[purpose] += lines * lineBytes
+		live += lines
 	}
 	b[PurposeEdges] += a.edgeLines * lineBytes
-	// What is usable and was never touched takes no memory and is not counted.
-	b[PurposeFree] += a.spareLines*lineBytes + lineBytes
+	b[PurposeFree] += (a.resident() - live) * lineBytes
 }

@@ -10,12 +10,10 @@ import (
 	"kindex/numa"
 )
 
-// Slabs of the heap arena. A piece never spans two slabs that were made apart.
 const (
-	slabLines = 1 << 10 // 64 KiB
-	slabWaste = slabLines
-	hugeLines = slabLines
-	heapLines = 1 << 25 // 2 GiB at most
+	slabLines  = 1 << 10 // 64 KiB
+	chunkLines = 4 * slabLines
+	heapLines  = 1 << 25 // 2 GiB at most
 )
 
 // arenaMemory is slabs on the Go heap, where the race detector sees them.
@@ -60,20 +58,22 @@ func (a *arena) reserveArena() error {
 	return a.reserve(uint64(a.hard), a.placement)
 }
 
-// ensure is for systems that may refuse memory: the Go heap ends the process.
-func (a *arena) ensure(uint64) bool { return true }
+// ahead is for systems that may refuse memory: the Go heap ends the process. What
+// is made at once is one piece, so that chunks are made when they are wanted.
+func (a *arena) ahead(uint64) bool { return true }
 
-// grow makes n lines usable at next or after it, and returns the first.
-func (a *arena) grow(next, n uint32) uint32 {
-	if next+n <= a.committed {
-		return next
+// forget writes zeros where others may be reading.
+func (m *arenaMemory) forget(line, lines uint32) bool {
+	for ; lines > 0; line, lines = line+1, lines-1 {
+		for k := range lineWords {
+			storeWord(m.w(line, k), 0)
+		}
 	}
-	start := max(a.committed, 1) // line 0 means none
-	if _, err := a.use(uint64(start) + uint64(n)); err != nil {
-		panic("BUG: shard: arena: " + err.Error())
-	}
-	return start
+	return true
 }
+
+// whole is for huge pages, which the heap has none of.
+func (m *arenaMemory) whole(uint32) {}
 
 // release leaves the slabs to the garbage collector.
 func (m *arenaMemory) release() {}

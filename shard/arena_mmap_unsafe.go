@@ -10,12 +10,8 @@ import (
 	"kindex/numa"
 )
 
-const (
-	// slabWaste is the most lines that growth may leave unused at a time.
-	slabWaste = 0
-	// hugeLines is the number of lines in a huge page.
-	hugeLines = numa.HugePage / lineBytes
-)
+// chunkLines is the number of lines in a huge page, which is what memory comes in.
+const chunkLines = numa.HugePage / lineBytes
 
 // arenaMemory is one mapping: lines are found by adding to its base.
 type arenaMemory struct {
@@ -52,31 +48,31 @@ func (a *arena) reserveArena() error {
 		if a.hard <= arenaSlackLines {
 			return err
 		}
-		a.hard /= 2
+		a.hard = a.hard / 2 &^ (chunkLines - 1)
 		a.soft = min(a.soft, a.hard-a.hard/4)
 	}
 }
 
-// ensure makes sure that the system gives n more lines, and some for what cannot be
-// refused.
-func (a *arena) ensure(n uint64) bool {
-	end := (uint64(a.next)+n)*lineBytes + numa.HugePage
-	return end <= a.region.Committed() || a.region.Commit(min(end, a.region.Reserved())) == nil
+// ahead makes sure that the next chunks are usable.
+func (a *arena) ahead(chunks uint64) bool {
+	end := min(uint64(a.next)+chunks*chunkLines, uint64(a.hard))
+	if end <= uint64(a.usable) {
+		return true
+	}
+	usable, err := a.use(end)
+	if err == nil {
+		a.usable = usable
+	}
+	return err == nil
 }
 
-// grow makes n lines usable at next or after it, and returns the first.
-func (a *arena) grow(next, n uint32) uint32 {
-	end := (uint64(next) + uint64(n)) * lineBytes
-	if end > uint64(a.hard)*lineBytes {
-		panic("BUG: shard: arena past its address space")
-	}
-	if end > a.region.Committed() {
-		if err := a.region.Commit(end); err != nil {
-			panic("FATAL: shard: " + err.Error())
-		}
-	}
-	return next
+// forget gives the memory of lines back to the system: they read as zeros.
+func (m *arenaMemory) forget(line, lines uint32) bool {
+	return m.region.Discard(uint64(line)*lineBytes, uint64(lines)*lineBytes) == nil
 }
+
+// whole says that the chunk at line has all its memory.
+func (m *arenaMemory) whole(line uint32) { m.region.AdviseHuge(uint64(line) * lineBytes) }
 
 // release gives the address space back. Nobody may look at a line any more.
 func (m *arenaMemory) release() { _ = m.region.Release() }

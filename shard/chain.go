@@ -86,7 +86,7 @@ func newChainCore(o Options) (*chainCore, error) {
 	if err := c.arena.init(o.ArenaBytes); err != nil {
 		return nil, err
 	}
-	if err := c.initEdges(uint64(c.arena.hard)); err != nil {
+	if err := c.initEdges(c.arena.bound()); err != nil {
 		c.arena.release()
 		return nil, err
 	}

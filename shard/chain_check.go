@@ -3,6 +3,7 @@
 package shard
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
@@ -317,21 +318,62 @@ func (k *checker) slot(s slot, st *slotState) {
 	}
 }
 
-// pieces holds the arena's counts and free lists against the structure.
+// pieces holds the arena's pages and counts against the structure.
 func (k *checker) pieces() {
 	a := &k.c.arena
-	taken := map[uint32]bool{}
-	total := uint64(1) + a.spareLines
-	for class := range numPieces {
-		k.must(a.live[class] == k.live[class], "class %d: %d pieces, says %d", class, k.live[class], a.live[class])
-		n := uint32(0)
-		for line := a.free[class]; line != 0; line = uint32(*a.w(line, pieceLink(class))) {
-			k.must(!taken[line] && line < a.next, "class %d: free list is broken at %d", class, line)
+	var sum [numPieces]pieceClass
+	var touched, gone uint64
+	gaps := make([]uint32, len(a.gaps))
+	var extents [][2]uint32
+	for id := uint32(1); id <= a.count; id++ {
+		p := a.page(id)
+		size := pieceLines[p.class]
+		c, of := &sum[p.class], &a.classes[p.class]
+		end := p.line + p.lines
+		k.must(p.line%systemLines == 0 && p.lines%systemLines == 0 && uint32(p.pieces) == p.lines/size, "page %d: %d pieces of %d lines in %d at %d", id, p.pieces, size, p.lines, p.line)
+		extents = append(extents, [2]uint32{p.line, end})
+		free := uint32(0)
+		taken := map[uint32]bool{}
+		for line := p.free; line != 0; line = uint32(*a.w(line, pieceLink(int(p.class)))) {
+			at := line - p.line
+			k.must(line >= p.line && at < uint32(p.carved)*size && at%size == 0 && !taken[line], "page %d: free list is broken at %d", id, line)
+			k.must(a.pageOf(line) == id, "page %d: line %d is said to lie in page %d", id, line, a.pageOf(line))
 			taken[line] = true
-			n++
+			free++
 		}
-		k.must(n == a.nfree[class], "class %d: %d free, says %d", class, n, a.nfree[class])
-		total += uint64(a.live[class]+n) * uint64(pieceLines[class])
+		k.must(free+uint32(p.live) == uint32(p.carved), "page %d: %d free and %d live of %d", id, free, p.live, p.carved)
+		k.must(of.open.has(id) == (free > 0), "page %d: %d free, listed %t", id, free, of.open.has(id))
+		k.must(of.fresh.has(id) == (p.carved < p.pieces && !p.gone), "page %d: %d of %d carved, listed %t", id, p.carved, p.pieces, of.fresh.has(id))
+		k.must(of.idle.has(id) == (p.live == 0 && free > 0), "page %d: %d live, %d free, idle %t", id, p.live, free, of.idle.has(id))
+		k.must(of.gone.has(id) == p.gone, "page %d: memory given back %t, listed %t", id, p.gone, of.gone.has(id))
+		c.live += uint32(p.live)
+		c.free += free
+		touched += uint64(p.carved) * uint64(size)
+		if !p.gone {
+			c.pages++
+			c.uncarved += uint32(p.pieces - p.carved)
+			continue
+		}
+		gone += uint64(end - p.line)
+		for line := p.line; line < end; line++ {
+			gaps[line/chunkLines]++
+		}
+		k.must(p.carved == 0, "page %d: in use without memory", id)
 	}
-	k.must(total == uint64(a.next), "%d lines accounted for, %d handed out", total, a.next)
+	slices.SortFunc(extents, func(a, b [2]uint32) int { return cmp.Compare(a[0], b[0]) })
+	end := uint32(1)
+	for _, e := range extents {
+		k.must(e[0] >= end && e[1] > e[0], "a page of lines %d to %d, the one before ends at %d", e[0], e[1], end)
+		end = e[1]
+	}
+	k.must(a.count == 0 || end <= a.next && a.next <= a.usable && a.usable <= a.hard, "arena: pages to %d, chunks to %d, %d usable of %d", end, a.next, a.usable, a.hard)
+	k.must(touched == a.touched && gone == a.goneLines, "arena: %d lines touched and %d gone, says %d and %d", touched, gone, a.touched, a.goneLines)
+	k.must(slices.Equal(gaps, a.gaps), "arena: gaps %v, says %v", gaps, a.gaps)
+	for class := range numPieces {
+		c, of := &sum[class], &a.classes[class]
+		k.must(k.live[class] == of.live, "class %d: %d pieces, says %d", class, k.live[class], of.live)
+		k.must(c.live == of.live && c.free == of.free && c.uncarved == of.uncarved && c.pages == of.pages,
+			"class %d: live %d, free %d, uncarved %d, pages %d; says %d, %d, %d, %d", class,
+			c.live, c.free, c.uncarved, c.pages, of.live, of.free, of.uncarved, of.pages)
+	}
 }

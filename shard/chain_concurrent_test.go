@@ -258,6 +258,7 @@ func TestChainBounds(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				c.arena.testEager = seed%2 == 1
 				total += s.run(t, c, seed, 2)
 				c.check()
 			}
@@ -291,6 +292,7 @@ func (s *script) interleave(seed uint64) error {
 		return err
 	}
 	defer c.release()
+	c.arena.testEager = seed%2 == 1
 	for i := range s.slots {
 		c.open(slot(i + 1))
 	}

@@ -139,6 +139,19 @@ package shard
 // So a reader with an old line number reads a version, a generation and a geometry
 // that fit the memory behind them, and then finds that the version has changed.
 //
+// A page of pieces of which none is in use may lose its memory: then it reads as
+// zeros, until it is used again, in the same class. To a late reader zeros are no
+// run and no holders:
+//
+//   - Version and generation of a live run are never 0, and when memory comes back
+//     they begin past all that was ever in that page. So what a reader compares
+//     with, being of a live run, is neither in the zeros nor in what comes after.
+//   - A header of zeros has no blocks, so that nothing matches; where a version was
+//     read before and zeros after, it has changed.
+//   - A holder block of zeros has no bitset and no table; the run's version, which is
+//     compared after it was read, is another by now.
+//   - Bitmaps and rows of hashes are the writer's alone.
+//
 // The edge table grows in place, in address space reserved for the most runs: its
 // lines stay its lines, and no table is ever replaced. A reader keeps the home line
 // that desc gave it; where it finds nothing and the home is another by now, it looks
@@ -148,11 +161,12 @@ package shard
 // # Limits
 //
 //   - 65,535 slots.
-//   - The edge table keeps its size when runs go.
+//   - The edge table and the run table keep their size when runs go.
 //   - 512 blocks a run, so that an offset has 9 bits and a hole bitmap one line;
 //     8,388,607 runs and alias rows, so that a position has 32.
 //   - Options.ArenaBytes, 64 GiB by default, in 32-bit line numbers. Past it stores
-//     are refused whole ([ErrArenaFull]). Removals, which may need a bitmap or a
+//     are refused whole ([ErrArenaFull]); so they are past eight times as many line
+//     numbers, which classes keep for ever. Removals, which may need a bitmap or a
 //     wider table, are not: a quarter of the bound and 64 MiB lie beyond it.
 //   - The dictionary never shrinks. While it grows, stores pay for it: up to 100 ns
 //     a block.
@@ -161,6 +175,7 @@ package shard
 //
 //   - Two rows of one run for one slot: an engine that names some blocks of a run
 //     anew while it holds others pays about 100 bytes of Go heap for each.
-//   - Giving memory back to the system: free pieces wait for use of their class.
+//   - Moving runs: a page with one run left in it keeps its memory. Pieces come from
+//     the lowest page that has one, so that the higher ones run empty.
 //   - A tail that nobody holds any more, in a run with a table of more than 64
 //     holders or above a child's offset, stays until those are gone.

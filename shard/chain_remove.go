@@ -106,6 +106,7 @@ func (c *chainCore) settle(s slot, st *slotState) {
 		}
 	}
 	c.touched = c.touched[:0]
+	c.arena.trim()
 }
 
 // settleRun slims the holder block of the run at line, cuts off its tail that

@@ -102,7 +102,7 @@ type need struct {
 
 // piece adds a piece for a row of class.
 func (n *need) piece(a *arena, class uint8) {
-	if n.pieces[class]++; a.nfree[classRow+int(class)] < uint32(n.pieces[class]) {
+	if n.pieces[class]++; a.classes[classRow+int(class)].free < uint32(n.pieces[class]) {
 		n.lines += uint64(pieceLines[classRow+int(class)])
 	}
 }

@@ -142,19 +142,21 @@ func (c *chainCore) reserve(want need, end place, added, n int) error {
 	}
 	// Coverage may want a bitmap and a wider block for each run.
 	lines := uint64(len(c.segs))*4 + want.lines
-	made := 0
-	for left, reused := n, uint32(0); left > 0; left -= maxRun {
-		class := runClass(min(left, maxRun))
+	runs, rest := n/maxRun, n%maxRun
+	made, last, lasts := runs, 0, 0
+	if rest > 0 {
+		class := runClass(rest)
 		if made == 0 {
-			class, _ = c.newClass(end, added, min(left, maxRun))
+			class, _ = c.newClass(end, added, rest)
 		}
-		if made++; left > maxRun || c.arena.nfree[class] <= reused {
-			lines += uint64(pieceLines[class])
-		}
-		if left >= maxRun {
-			reused++
+		made++
+		if last = int(class); last == numRunClasses-1 {
+			runs++
+		} else {
+			lasts = 1
 		}
 	}
+	lines += c.arena.wants(numRunClasses-1, runs) + c.arena.wants(last, lasts)
 	edgesWant := c.edgesWant(made)
 	edgeLines := c.edgeLines(edgesWant, made)
 	lines += edgeLines - min(edgeLines, c.arena.edgeLines)
@@ -163,8 +165,8 @@ func (c *chainCore) reserve(want need, end place, added, n int) error {
 	if homes > c.arena.outside {
 		lines += homes - c.arena.outside
 	}
-	if lines+slabWaste > c.arena.room() || c.runs.full(made+want.rows) || !c.arena.ensure(lines) ||
-		!c.edgesUsable(edgesWant) {
+	if lines > c.arena.room() || c.runs.full(made+want.rows) || !c.edgesUsable(edgesWant) ||
+		!c.arena.prepare(numRunClasses-1, runs) || !c.arena.prepare(last, lasts) || !c.arena.spare(uint64(len(c.segs))*4+want.lines) {
 		return ErrArenaFull
 	}
 	c.arena.edgeLines = edgeLines

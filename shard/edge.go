@@ -140,14 +140,14 @@ func (c *chainCore) edgesWant(n int) uint64 {
 	if t.growing || t.n+uint64(n) < lines*edgeMaxLoad {
 		return usable
 	}
-	return max(usable, min(edgeNext(lines)+edgeSpill, usable+hugeLines))
+	return max(usable, min(edgeNext(lines)+edgeSpill, usable+chunkLines))
 }
 
 // edgeLines is how many lines of memory the table takes with usable lines and n
 // more entries. The system gives all of what is usable but of the first huge page,
 // of which it gives what is touched.
 func (c *chainCore) edgeLines(usable uint64, n int) uint64 {
-	if usable > hugeLines {
+	if usable > chunkLines {
 		return usable
 	}
 	lines := c.edges.desc.Load() >> 32
