@@ -202,9 +202,10 @@ func (w *walk) probe() (line uint32, ok bool) {
 // read reads the run at line and, when it is the one wanted, passes it: its
 // coverage decides who stays alive.
 func (w *walk) read(line uint32) outcome {
+	var seen asm.RunRead
+	head := &seen.Header
 	for range spins {
-		var head [asm.RunHeaderWords]uint64
-		n, ok := asm.ReadRun(w.c.arena.w(line, 0), w.chain[w.depth:], &head)
+		n, whole, ok := w.readRun(line, &seen)
 		if !ok {
 			w.tries++
 			asm.Pause()
@@ -222,8 +223,14 @@ func (w *walk) read(line uint32) outcome {
 		if hook := w.c.testHookLookup; hook != nil {
 			hook()
 		}
-		cover := w.readCover(&head, ext, n)
-		if ext != 0 {
+		cover := 0
+		if whole {
+			w.part = w.part[:0]
+			cover = min(n, extShapeOf(seen.Block[0]).prefix)
+		} else {
+			cover = w.readCover(head, ext, n)
+		}
+		if ext != 0 && !whole {
 			head[runGap] = atomic.LoadUint64(w.c.arena.w(line, runGap))
 			if atomic.LoadUint64(w.c.arena.w(line, runVersion)) != head[runVersion] {
 				w.tries++
@@ -243,6 +250,20 @@ func (w *walk) read(line uint32) outcome {
 		return readDone
 	}
 	return readAgain
+}
+
+// readRun reads the run at line, and in the same call who of those alive by bit hold
+// it by bit, to w.next: when whole, those are all that are alive, and nothing of the
+// run's coverage is left to read.
+func (w *walk) readRun(line uint32, seen *asm.RunRead) (match int, whole, ok bool) {
+	rest := w.chain[w.depth:]
+	if len(w.alive) == 0 {
+		match, ok = asm.ReadRun(w.c.arena.w(line, 0), rest, &seen.Header)
+		return match, false, ok
+	}
+	w.next = resize(w.next, len(w.alive))
+	match, whole, ok = w.c.arena.readRunAnd(line, rest, seen, w.alive, w.next)
+	return match, whole && w.live == 0, ok
 }
 
 // lookupCounts adds up how lookups went.
