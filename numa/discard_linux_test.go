@@ -5,8 +5,8 @@
 package numa
 
 import (
+	"encoding/binary"
 	"testing"
-	"unsafe"
 )
 
 // TestDiscard gives whole and partial huge pages back, and holds that what was
@@ -26,9 +26,11 @@ func TestDiscard(t *testing.T) {
 	if err := r.Commit(size); err != nil {
 		t.Fatal(err)
 	}
-	words := unsafe.Slice((*uint64)(r.Base()), size/8)
-	for i := range words {
-		words[i] = uint64(i) + 1
+	memory := r.bytes(0, size)
+	word := func(off uint64) uint64 { return binary.LittleEndian.Uint64(memory[off:]) }
+	set := func(off, w uint64) { binary.LittleEndian.PutUint64(memory[off:], w) }
+	for off := uint64(0); off < size; off += 8 {
+		set(off, off+1)
 	}
 	resident := func() uint64 {
 		n, err := r.Resident()
@@ -62,15 +64,16 @@ func TestDiscard(t *testing.T) {
 			t.Errorf("%s: %d bytes resident, want %d", c.name, got, want)
 		}
 		for off := uint64(0); off < c.zero; off += 8 {
-			words[(c.zeroFrom+off)/8] += (c.zeroFrom+off)/8 + 1 // reads as zero: the sum is what stood there
+			at := c.zeroFrom + off
+			set(at, word(at)+at+1) // it reads as zero: the sum is what stood there
 		}
 		want += c.zero
 		if got := resident(); got != want {
 			t.Errorf("%s, written again: %d bytes resident, want %d", c.name, got, want)
 		}
-		for i, w := range words {
-			if w != uint64(i)+1 {
-				t.Fatalf("%s: word %d is %d, want %d", c.name, i, w, i+1)
+		for off := uint64(0); off < size; off += 8 {
+			if got := word(off); got != off+1 {
+				t.Fatalf("%s: word at %d is %d, want %d", c.name, off, got, off+1)
 			}
 		}
 	}
