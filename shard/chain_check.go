@@ -5,6 +5,7 @@ package shard
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 )
@@ -304,6 +305,8 @@ func (k *checker) slot(s slot, st *slotState) {
 	k.must(len(st.exc.byHash) > 0, "slot %d: no exceptions, but maps of them", s)
 	n := map[uint32]uint32{}
 	for e, p := range st.exc.byHash {
+		_, found := st.exc.find(e)
+		k.must(found, "slot %d: exception %#x has no bit", s, e)
 		n[p]++
 		idx := p >> offsetBits
 		k.must(c.runs.lineOf(idx) != 0 && c.covers(s, p), "slot %d: exception at %#x, not held", s, p)
@@ -313,6 +316,11 @@ func (k *checker) slot(s slot, st *slotState) {
 		k.must(!twice, "slot %d: hash %#x canonical and exception", s, e)
 	}
 	k.must(len(n) == len(st.exc.byPos), "slot %d: %d positions with exceptions, says %d", s, len(n), len(st.exc.byPos))
+	runs := map[uint32]uint32{}
+	for p := range st.exc.byPos {
+		runs[p>>offsetBits]++
+	}
+	k.must(maps.Equal(runs, st.exc.runs), "slot %d: positions with exceptions by run %v, says %v", s, runs, st.exc.runs)
 	for p, x := range st.exc.byPos {
 		k.must(n[p] == x.n, "slot %d: %d exceptions at %#x, says %d", s, n[p], p, x.n)
 	}

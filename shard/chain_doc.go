@@ -64,8 +64,9 @@ package shard
 // new one ([chainCore.plan]). Blocks that were there and whose hash agrees need no
 // dictionary access: that is exact because a run is flagged as soon as a hash of
 // one of its rows is entered for another position, too. In flagged runs, for other
-// hashes, and for slots with exceptions the store goes block by block in overlays,
-// and publishes the net effect ([chainCore.publish]).
+// hashes, for hashes that are exceptions and in runs where the slot has some the
+// store goes block by block in overlays, and publishes the net effect
+// ([chainCore.publish]).
 //
 // Remove finds its first hash by a guess or in the dictionary, compares the others
 // with those around it in the slot's row, and takes a whole range away at once.

@@ -8,32 +8,6 @@ package shard
 
 import "kindex/internal/kv"
 
-// exceptions are a slot's engine hashes that its row does not have at their
-// position, or had not when they came. A slot without any has nil.
-type exceptions struct {
-	byHash map[uint64]uint32
-	byPos  map[uint32]exception
-}
-
-// find returns the position that x maps e to.
-func (x *exceptions) find(e uint64) (uint32, bool) {
-	if x == nil {
-		return 0, false
-	}
-	p, ok := x.byHash[e]
-	return p, ok
-}
-
-// exception is a position that a slot holds by hashes of its own.
-type exception struct {
-	n         uint32 // hashes of its own
-	canonical bool   // it holds the position by the hash of its row, too
-}
-
-// exceptionBytes is what one takes on the Go heap: an estimate from the maps'
-// load of 7/16 to 7/8 and their slot sizes.
-const exceptionBytes = 64
-
 // overlay is what a slot will hold of one run once the event is applied.
 type overlay struct {
 	idx      uint32
@@ -148,16 +122,7 @@ func (c *chainCore) mapTo(s slot, st *slotState, p uint32, e uint64, canonical b
 		o.now.add(off, off+1)
 		return
 	}
-	if st.exc == nil {
-		st.exc = &exceptions{byHash: map[uint64]uint32{}, byPos: map[uint32]exception{}}
-	}
-	x, ok := st.exc.byPos[p]
-	if !ok {
-		x.canonical = o.now.has(off)
-	}
-	x.n++
-	st.exc.byPos[p] = x
-	st.exc.byHash[e] = p
+	st.addHash(p, e, o.now.has(off))
 	o.now.add(off, off+1)
 }
 
@@ -167,33 +132,6 @@ func (c *chainCore) unmap(s slot, st *slotState, p uint32, e uint64) {
 		off := int(p & posOffset)
 		c.overlay(s, p>>offsetBits).now.del(off, off+1)
 	}
-}
-
-// dropHash ends the mapping of e to p, as far as exceptions know of it, and
-// reports whether the slot holds p no more.
-func (st *slotState) dropHash(p uint32, e uint64) bool {
-	if st.exc == nil {
-		return true
-	}
-	x, ok := st.exc.byPos[p]
-	if !ok {
-		return true
-	}
-	if _, own := st.exc.byHash[e]; !own {
-		x.canonical = false
-		st.exc.byPos[p] = x
-		return false
-	}
-	delete(st.exc.byHash, e)
-	if x.n--; x.n > 0 {
-		st.exc.byPos[p] = x
-		return false
-	}
-	delete(st.exc.byPos, p)
-	if len(st.exc.byHash) == 0 {
-		st.exc = nil
-	}
-	return !x.canonical
 }
 
 // publish applies the overlays: first what s loses, in all runs, then what it

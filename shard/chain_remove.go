@@ -15,9 +15,6 @@ import (
 func (c *chainCore) remove(s slot, engines []kv.EngineHash, unknown []kv.EngineHash) []kv.EngineHash {
 	st := c.slot(s)
 	es := engineWords(engines)
-	if st.exc != nil {
-		return c.removeMoved(s, st, es, unknown)
-	}
 	for i := 0; i < len(es); {
 		p := c.mappedNear(s, st, es[i])
 		if p == 0 {
@@ -25,8 +22,15 @@ func (c *chainCore) remove(s slot, engines []kv.EngineHash, unknown []kv.EngineH
 			i++
 			continue
 		}
-		line := c.runs.at(p >> offsetBits).line
-		lo, hi := c.extent(s, line, st.rowOf(p>>offsetBits), int(p&posOffset), es[i+1:])
+		idx := p >> offsetBits
+		if st.exc.in(idx) || c.over.of(idx) != nil {
+			// Hash by hash, with the net effect published in the end.
+			c.unmap(s, st, p, es[i])
+			i++
+			continue
+		}
+		line := c.runs.at(idx).line
+		lo, hi := c.extent(s, line, st.rowOf(idx), int(p&posOffset), es[i+1:])
 		c.uncover(line, s, st, lo, hi)
 		i += hi - lo
 		if lo > 0 {
@@ -35,31 +39,16 @@ func (c *chainCore) remove(s slot, engines []kv.EngineHash, unknown []kv.EngineH
 			st.cursor = c.position(up.line, int(up.off)-1)
 		}
 	}
-	c.settle(s, st)
-	runtime.KeepAlive(c)
-	return unknown
-}
-
-// removeMoved is remove for a slot with exceptions: hash by hash in the overlays,
-// whose net effect is published.
-func (c *chainCore) removeMoved(s slot, st *slotState, engines []uint64, unknown []kv.EngineHash) []kv.EngineHash {
-	for _, e := range engines {
-		p := c.mapped(s, st, e)
-		if p == 0 {
-			unknown = append(unknown, kv.EngineHash(e))
-			continue
-		}
-		c.unmap(s, st, p, e)
+	if len(c.over.list) > 0 {
+		c.publish(s, st)
 	}
-	c.publish(s, st)
 	c.settle(s, st)
 	runtime.KeepAlive(c)
 	return unknown
 }
 
-// mappedNear is [chainCore.mapped], for a slot without exceptions, that tries the
-// removal cursor first: engines give blocks up from a chain's end upwards, over
-// many events.
+// mappedNear is [chainCore.mapped] that tries the removal cursor first: engines give
+// blocks up from a chain's end upwards, over many events.
 func (c *chainCore) mappedNear(s slot, st *slotState, e uint64) uint32 {
 	if p := st.cursor; c.maps(s, st, p, e) {
 		return p
@@ -77,16 +66,19 @@ func (c *chainCore) extent(s slot, line, row uint32, off int, next []uint64) (lo
 	}
 	h := c.holding(line, s)
 	if n := asm.MatchReverse(c.names(row, 0, off), next); n > 0 {
+		if off < h.prefix {
+			return lo - n, hi
+		}
 		for n > 0 && c.holds(h, lo-1) {
 			lo--
 			n--
 		}
 		return lo, hi
 	}
-	n := asm.MatchForward(c.names(row, hi, int(c.runs.at(row).filled)), next)
-	for n > 0 && c.holds(h, hi) {
+	end := hi + asm.MatchForward(c.names(row, hi, int(c.runs.at(row).filled)), next)
+	hi = min(end, max(hi, h.prefix))
+	for hi < end && c.holds(h, hi) {
 		hi++
-		n--
 	}
 	return lo, hi
 }

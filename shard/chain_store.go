@@ -38,7 +38,7 @@ func (c *chainCore) store(s slot, ns kv.Namespace, at pos, engines []kv.EngineHa
 	}
 	c.build(uint64(ns), end, cs, es, known, added)
 	c.stamped = false
-	if c.name(st, es) && c.agrees(st) {
+	if c.name(st, es) && c.agrees(st, es) {
 		c.coverAll(s, st, held)
 	} else {
 		moved = c.storeMoves(s, st, es, held, moved)
@@ -191,18 +191,16 @@ func (c *chainCore) build(ns uint64, end place, contents, engines []uint64, know
 }
 
 // agrees reports whether no hash of the event, each of which stands in the slot's
-// row, stands at another position, and the slot has no exception: then no hash can
-// move, and the dictionary need not be asked.
-func (c *chainCore) agrees(st *slotState) bool {
-	if st.exc != nil {
-		return false
-	}
+// row, stands at another position or is an exception, and there are none in the
+// event's runs: then no hash can move, and the dictionary need not be asked.
+func (c *chainCore) agrees(st *slotState, engines []uint64) bool {
 	for i := range c.segs {
-		if c.shape(c.segs[i].line)&flagDup != 0 {
+		line := c.segs[i].line
+		if c.shape(line)&flagDup != 0 || st.exc.in(c.index(line)) {
 			return false
 		}
 	}
-	return true
+	return !st.exc.any(engines)
 }
 
 // coverAll makes s hold c.segs, from the top down.

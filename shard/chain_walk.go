@@ -58,11 +58,6 @@ func (c *chainCore) clone(from, to slot) error {
 	return nil
 }
 
-// clone returns a copy of x.
-func (x *exceptions) clone() *exceptions {
-	return &exceptions{byHash: maps.Clone(x.byHash), byPos: maps.Clone(x.byPos)}
-}
-
 // wanted is a run in a walk.
 type wanted struct {
 	need    int // blocks of it that the walk visits
