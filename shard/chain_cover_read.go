@@ -98,7 +98,7 @@ func (w *walk) listExt(t extTable, n int) (byBit int) {
 	if hook := w.c.testHookLookup; hook != nil {
 		hook()
 	}
-	w.entries(t, n, func(slot) bool { return true })
+	w.entries(t, n, nil)
 	if uint32(atomic.LoadUint64(t.moves)) != before {
 		// A slot listed twice moved to another entry meanwhile.
 		slices.SortFunc(w.part, func(a, b slotDepth) int { return int(a.slot) - int(b.slot) })
@@ -107,16 +107,16 @@ func (w *walk) listExt(t extTable, n int) (byBit int) {
 	return min(n, t.byBit)
 }
 
-// entries lists in w.part the slots with entries, of those wanted, that are not
-// in w.next.
-func (w *walk) entries(t extTable, n int, want func(slot) bool) {
+// entries lists in w.part the slots with entries that are not in w.next: those in
+// of, or all when it is nil.
+func (w *walk) entries(t extTable, n int, of []uint64) {
 	for i := range t.entries {
 		e := atomic.LoadUint64(&t.entries[i])
-		if e>>entryPrefix == 0 {
+		depth := min(n, int(uint16(e>>entryPrefix)))
+		if depth == 0 {
 			continue
 		}
-		depth := min(n, int(uint16(e>>entryPrefix)))
-		if s := entrySlot(e); depth > 0 && !hasSlot(w.next, s) && want(s) {
+		if s := entrySlot(e); !hasSlot(w.next, s) && (of == nil || hasSlot(of, s)) {
 			w.part = append(w.part, slotDepth{slot: s, depth: uint32(depth)})
 		}
 	}
@@ -144,7 +144,7 @@ func (w *walk) keepExt(t extTable, n int) (byBit int) {
 		some += bits.OnesCount64(a &^ b)
 	}
 	if some*lineWords >= len(t.entries) {
-		w.entries(t, n, func(s slot) bool { return hasSlot(w.alive, s) })
+		w.entries(t, n, w.alive)
 		return min(n, t.byBit)
 	}
 	for i, a := range w.alive {
