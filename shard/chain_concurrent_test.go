@@ -174,9 +174,21 @@ func (s *script) draw(r *rand.Rand, model *naiveCore) command {
 func (s *script) reader(c core, seed uint64, begun, done *atomic.Int64, stop *atomic.Bool) (lookups int, err error) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	dst := make([]slotDepth, 0, s.slots)
+	var batch slotBatch
 	for !stop.Load() {
 		q := r.IntN(len(s.queries))
 		from := done.Load()
+		if chain, ok := c.(*chainCore); ok && r.IntN(3) == 0 {
+			answers := batch.ask(chain, s.queries)
+			to := begun.Load()
+			for q := range s.queries {
+				if err := s.inBounds(q, int(from), int(to), answers[q]); err != nil {
+					return lookups, fmt.Errorf("in a batch: %w", err)
+				}
+			}
+			lookups++
+			continue
+		}
 		dst = c.lookup(1, s.queries[q], dst[:0])
 		to := begun.Load()
 		lookups++
@@ -185,6 +197,26 @@ func (s *script) reader(c core, seed uint64, begun, done *atomic.Int64, stop *at
 		}
 	}
 	return lookups, nil
+}
+
+// slotBatch asks a core for several chains in step.
+type slotBatch struct {
+	scratch batchScratch
+	answers [batchMax][]slotDepth
+}
+
+func (b *slotBatch) ask(c *chainCore, chains [][]kv.ContentHash) [][]slotDepth {
+	for i, chain := range chains {
+		b.scratch.one[i].walk.start(c, 1, chain, nil)
+		b.scratch.going[i] = uint8(i)
+	}
+	for n := len(chains); n > 0; {
+		n = b.scratch.step(n)
+	}
+	for i := range chains {
+		b.answers[i] = b.scratch.one[i].walk.appendSlots(b.answers[i][:0])
+	}
+	return b.answers[:len(chains)]
 }
 
 // inBounds holds an answer between the least and the greatest depth that was true
@@ -310,9 +342,18 @@ func (s *script) interleave(seed uint64) error {
 		}
 	}
 	var dst []slotDepth
+	var batch slotBatch
 	for next < len(s.commands) && failed == nil {
 		q := r.IntN(len(s.queries))
 		from := next
+		if r.IntN(3) == 0 {
+			for q, answer := range batch.ask(c, s.queries) {
+				if err := s.inBounds(q, from, next, answer); err != nil {
+					return fmt.Errorf("in a batch: %w", err)
+				}
+			}
+			continue
+		}
 		dst = c.lookup(1, s.queries[q], dst[:0])
 		if err := s.inBounds(q, from, next, dst); err != nil {
 			return err

@@ -125,21 +125,29 @@ func (w *walk) empty() {
 // Concurrency: blocks nobody. Where the writer keeps changing what is read, or was
 // put aside within a change, it lets others run.
 func (w *walk) run() {
-	for again := 0; ; {
+	for {
 		out := w.down()
 		if out == readDone {
 			break
 		}
-		if again++; out == readAgain || again%spins == 0 {
-			w.yield()
-		}
-		w.restarts++
-		w.begin()
+		w.restart(out)
 	}
+	w.count()
+	runtime.KeepAlive(w.c)
+}
+
+// restart sets w to the root again, after a read that ended with out.
+func (w *walk) restart(out outcome) {
+	if w.restarts++; out == readAgain || w.restarts%spins == 0 {
+		w.yield()
+	}
+	w.begin()
+}
+
+func (w *walk) count() {
 	if counts := w.c.testLookups; counts != nil {
 		counts.add(w)
 	}
-	runtime.KeepAlive(w.c)
 }
 
 // yield lets other goroutines run and, where that did not help, other threads: the

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -133,6 +134,8 @@ func (d *drill) reader(seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 99))
 	var cast []seen
 	var dst []kv.Match
+	var grouped shard.Answer
+	var batch []shard.Query
 	for !d.done.Load() {
 		q := r.IntN(len(d.s.questions))
 		cast = cast[:0]
@@ -142,7 +145,29 @@ func (d *drill) reader(seed uint64) {
 		}
 		d.now.RUnlock()
 		ask := d.s.questions[q]
-		dst = d.idx.Lookup(ask.ns, ask.chain, dst[:0])
+		grouper, _ := d.idx.(shard.Grouper)
+		batcher, _ := d.idx.(shard.Batcher)
+		switch form := r.IntN(4); {
+		case form == 0 && grouper != nil:
+			grouped.Reset()
+			grouper.LookupGroups(ask.ns, ask.chain, &grouped)
+			dst = grouped.Append(dst[:0])
+		case form == 1 && batcher != nil:
+			batch = slices.Grow(batch[:0], len(d.s.questions))[:len(d.s.questions)]
+			for i, ask := range d.s.questions {
+				batch[i].Namespace, batch[i].Chain, batch[i].Matches = ask.ns, ask.chain, batch[i].Matches[:0]
+			}
+			batcher.LookupBatch(batch)
+			for i := range batch {
+				if err := d.check(i, cast, batch[i].Matches); err != nil {
+					d.fail(fmt.Errorf("in a batch of %d: %w", len(batch), err))
+					return
+				}
+			}
+			dst = append(dst[:0], batch[q].Matches...)
+		default:
+			dst = d.idx.Lookup(ask.ns, ask.chain, dst[:0])
+		}
 		if err := d.check(q, cast, dst); err != nil {
 			d.fail(err)
 			return

@@ -11,6 +11,12 @@ import (
 	"kindex/internal/kv"
 )
 
+var (
+	_ Index   = (*Shard)(nil)
+	_ Batcher = (*Shard)(nil)
+	_ Grouper = (*Shard)(nil)
+)
+
 // lookupScratch is what one lookup needs besides the caller's memory. It grows to
 // what the largest lookup wanted and is used again.
 type lookupScratch struct {

@@ -22,7 +22,7 @@ const MaxShards = 256
 //
 // Concurrency: as [Index] has it, for each shard: one mutating or walking call at
 // a time in each, and calls for holders of different shards may run at the same
-// time. AddHolder and Stats are calls in all shards. Lookup, LookupShard,
+// time. AddHolder and Stats are calls in all shards. Lookups,
 // ShardOf, Load and Least may be called from any goroutine at any time.
 type Sharded struct {
 	shards []loaded
@@ -34,7 +34,11 @@ type loaded interface {
 	Load() (memberships, holders uint64)
 }
 
-var _ Index = (*Sharded)(nil)
+var (
+	_ Index   = (*Sharded)(nil)
+	_ Batcher = (*Sharded)(nil)
+	_ Grouper = (*Sharded)(nil)
+)
 
 // NewSharded returns an empty index of one of [Kinds] with a shard for each of
 // opts, whose FirstHolder and HolderStride it sets: holder numbers are unique over
@@ -139,6 +143,31 @@ func (s *Sharded) Lookup(ns kv.Namespace, chain []kv.ContentHash, dst []kv.Match
 		dst = sh.Lookup(ns, chain, dst)
 	}
 	return dst
+}
+
+// LookupBatch implements [Batcher]: one walk of the batch for each shard.
+func (s *Sharded) LookupBatch(queries []Query) {
+	for _, sh := range s.shards {
+		if b, ok := sh.(Batcher); ok {
+			b.LookupBatch(queries)
+			continue
+		}
+		for i := range queries {
+			q := &queries[i]
+			q.Matches = sh.Lookup(q.Namespace, q.Chain, q.Matches)
+		}
+	}
+}
+
+// LookupGroups implements [Grouper]: each shard adds groups of its own.
+func (s *Sharded) LookupGroups(ns kv.Namespace, chain []kv.ContentHash, a *Answer) {
+	for _, sh := range s.shards {
+		if g, ok := sh.(Grouper); ok {
+			g.LookupGroups(ns, chain, a)
+			continue
+		}
+		a.Singles = sh.Lookup(ns, chain, a.Singles)
+	}
 }
 
 // LookupShard is Lookup in shard i alone: the holders that live there.

@@ -80,6 +80,7 @@ type side struct {
 	answer []answer               // per pair
 	stamp  uint64
 	walker walker
+	other  otherForms
 }
 
 // answer is one holder's match; stale when its stamp is not the side's.
@@ -393,6 +394,9 @@ func (s *side) ask(ns kv.Namespace, chain []kv.ContentHash) (matches int, err er
 				return 0, fmt.Errorf("%s gives holder %d impossible depths: %s", s.Name, m.Holder, depths(m))
 			}
 			s.answer[id] = answer{m, s.stamp}
+		}
+		if err := s.forms(i, ns, chain); err != nil {
+			return 0, err
 		}
 		matches += len(s.dst)
 	}
