@@ -16,3 +16,16 @@ func expandSlots(dst, ids []uint32, set, mask []uint64, depth uint32) (n int) {
 	}
 	return n
 }
+
+// byteLists holds for each byte the numbers of its set bits, ascending, one byte
+// each: what the AVX2 variant picks ids by.
+var byteLists = func() (t [256]uint64) {
+	for b := range t {
+		shift := 0
+		for m := uint(b); m != 0; m &= m - 1 {
+			t[b] |= uint64(bits.TrailingZeros(m)) << shift
+			shift += 8
+		}
+	}
+	return t
+}()

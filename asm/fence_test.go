@@ -39,3 +39,22 @@ func firstDifference[E comparable](got, want []E) int {
 	}
 	return min(len(got), len(want))
 }
+
+// sparse fills words with bits of one density: none, few, half, most or all.
+func sparse(r *rand.Rand, words []uint64) {
+	density := r.IntN(5)
+	for i := range words {
+		switch density {
+		case 0:
+			words[i] = 0
+		case 1:
+			words[i] = 1<<r.IntN(64) | 1<<r.IntN(64)&r.Uint64()
+		case 2:
+			words[i] = r.Uint64()
+		case 3:
+			words[i] = r.Uint64() | r.Uint64() | r.Uint64()
+		default:
+			words[i] = ^uint64(0)
+		}
+	}
+}

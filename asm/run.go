@@ -27,6 +27,8 @@ import (
 //	word 1-2 counters
 //	word 3.. the bitset: who holds the whole run
 const (
+	// MaxSlotWords is the longest bitset of slots: all of a core.
+	MaxSlotWords     = 1 << 10
 	RunHeaderWords   = 8
 	HolderBlockWords = 3 // before the bitset
 
@@ -76,11 +78,11 @@ func ReadRun(run *uint64, chain []uint64, out *[RunHeaderWords]uint64) (match in
 // Without such a block, or when nothing matches, keep is as it was and all false.
 //
 // Shape: blocks lie at lines of 64 bytes from lines, which may be nil when no run
-// has one; len(keep) >= len(cand), and both have at most [MaxAndWords] words. Of
+// has one; len(keep) >= len(cand), and both have at most [MaxSlotWords] words. Of
 // the bitset and cand, what the other lacks counts as zeros. keep may be cand.
 // Concurrency, result: as [ReadRun]; when not ok, keep means nothing either.
 func ReadRunAnd(run *uint64, chain []uint64, out *RunRead, lines unsafe.Pointer, cand, keep []uint64) (match int, all, ok bool) {
-	if len(keep) < len(cand) || len(cand) > MaxAndWords {
+	if len(keep) < len(cand) || len(cand) > MaxSlotWords {
 		panic("BUG: asm: ReadRunAnd: keep is shorter than cand, or cand too long")
 	}
 	switch {

@@ -4,7 +4,7 @@
 
 #include "textflag.h"
 #include "match_amd64.h"
-#include "cover_amd64.h"
+#include "and_amd64.h"
 
 // Loads are in the order of the program, which is the order that others see on
 // this machine: the version, the header with the entries, the gap stamp, the

@@ -46,3 +46,19 @@ func readRunAnd(run *uint64, chain []uint64, out *RunRead, lines unsafe.Pointer,
 	}
 	return match, all, atomic.LoadUint64(run) == version
 }
+
+// andShared makes keep the bits that cand and words share, and reports whether those
+// are all of cand's. What words lacks counts as zeros; each is loaded once.
+func andShared(keep, cand, words []uint64) (all bool) {
+	var lost uint64
+	keep = keep[:len(cand)]
+	for i, c := range cand {
+		var w uint64
+		if i < len(words) {
+			w = atomic.LoadUint64(&words[i])
+		}
+		keep[i] = c & w
+		lost |= c &^ w
+	}
+	return lost == 0
+}

@@ -75,36 +75,57 @@ func TestReadRunAnd(t *testing.T) {
 	asmtest.ForEachLevel(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(5, 5))
 		lines := newFence(t, 1<<13)
-		fc, fk := newFence(t, 64), newFence(t, 64)
+		fc, fk := newFence(t, MaxSlotWords), newFence(t, MaxSlotWords)
 		run := make([]uint64, RunHeaderWords+100)
 		chain := make([]uint64, 100)
 		fill(r, chain)
-		for range 20_000 {
+		for range 10_000 {
 			length := r.IntN(101)
 			own := slices.Clone(chain)
 			if at := r.IntN(200); at < len(own) {
 				own[at]++
 			}
 			version := uint64(r.IntN(8))
-			blockLine := uint32(r.IntN(3)) * (1 + uint32(r.IntN(500)))
-			makeRun(run, version, length, blockLine, own)
-			block := lines[blockLine*RunHeaderWords:]
 			width := r.IntN(40)
+			if r.IntN(20) == 0 {
+				width = r.IntN(MaxSlotWords - lineBytes/8)
+			}
+			// The bitset ends where the memory ends.
+			blockLine := uint32((len(lines) - HolderBlockWords - width) / RunHeaderWords)
+			width = len(lines) - HolderBlockWords - int(blockLine)*RunHeaderWords
+			block := lines[blockLine*RunHeaderWords:]
+			if r.IntN(3) == 0 {
+				blockLine = 0
+			}
+			makeRun(run, version, length, blockLine, own)
 			fill(r, block[:HolderBlockWords+width])
 			block[0] = block[0]&^0xffff | uint64(width)
 			sparse(r, block[HolderBlockWords:][:width])
 			cand := fc.tail(r.IntN(40))
+			if width > 40 {
+				cand = fc.tail(r.IntN(MaxSlotWords + 1))
+			}
 			sparse(r, cand)
 			keep := fk.tail(len(cand))
 			for i := range keep {
 				keep[i] = 77
+			}
+			if r.IntN(4) == 0 {
+				keep = cand
 			}
 			wantKeep, wantAll := slices.Clone(keep), false
 			wantMatch := min(naiveForward(own, chain), length)
 			if version&1 != 0 {
 				wantMatch = 0
 			} else if blockLine != 0 && wantMatch != 0 {
-				wantAll = andShared(wantKeep, cand, block[HolderBlockWords:][:width])
+				wantAll = true
+				for i, c := range cand {
+					wantKeep[i] = 0
+					if i < width {
+						wantKeep[i] = c & block[HolderBlockWords+i]
+					}
+					wantAll = wantAll && wantKeep[i] == c
+				}
 			}
 
 			var out RunRead

@@ -79,7 +79,8 @@ package shard
 // canonical hash a slot holds at most one position of each hash.
 //
 // Lookup goes down by contents: one edge probe and one [asm.ReadRun] a run, then
-// coverage of the slots still alive. The dictionary is not touched.
+// coverage of the slots still alive; where those are known by bit, [asm.ReadRunAnd]
+// takes in who holds the run by bit, too. The dictionary is not touched.
 //
 // # Ordering
 //

@@ -256,7 +256,7 @@ func (w *walk) read(line uint32) outcome {
 		if hook := w.c.testHookLookup; hook != nil {
 			hook()
 		}
-		cover := 0
+		var cover int
 		if whole {
 			w.part = w.part[:0]
 			cover = min(n, extShapeOf(seen.Block[0]).prefix)
