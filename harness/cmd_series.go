@@ -49,7 +49,7 @@ const defaultRounds = 20
 func (s *seriesOptions) flags(fs *flag.FlagSet) {
 	fs.IntVar(&s.rounds, "series", 0, "rounds of a series: every arm in every mode once a round, interleaved, resumed where it stopped")
 	fs.Var(&s.peers, "peer", "a published index beside ours, may be repeated: "+oneOf(peers.Indexers))
-	fs.StringVar(&s.modes, "modes", strings.Join(series.Modes, ","), "of a series")
+	fs.StringVar(&s.modes, "modes", strings.Join(series.DefaultModes, ","), "of a series; memory besides, which repeats exactly")
 	fs.StringVar(&s.control, "control", controlAgain, "control arm of a series, in the same binary: again (as it is), avx2, generic or none")
 	fs.StringVar(&s.out, "out", "", "folder of a series (default one in the cache folder, by corpus)")
 	fs.StringVar(&s.peersBin, "peers-bin", "", "a built index-peers (default built by cargo, once)")

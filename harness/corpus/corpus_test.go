@@ -205,6 +205,20 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// TestLookups: the look-ups among all steps, and nothing else.
+func TestLookups(t *testing.T) {
+	c := small(t)
+	var want []Step
+	for _, s := range c.Steps(100, len(c.Ops), nil) {
+		if s.Kind == Lookup {
+			want = append(want, s)
+		}
+	}
+	if d := cmp.Diff(want, c.Lookups(100, len(c.Ops))); d != "" || len(want) == 0 {
+		t.Errorf("%d look-ups (-want +got):\n%s", len(want), d)
+	}
+}
+
 // hashOf recomputes a node's engine hash from its path.
 func hashOf(c *Corpus, x uint32) kv.EngineHash {
 	content := LocalHash(uint64(c.Contents[x]))

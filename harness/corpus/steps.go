@@ -28,12 +28,27 @@ func (s *Step) Blocks() int { return max(len(s.Engines), len(s.Contents)) }
 // engine hash that a worker uses for a block instead of the corpus's own, as engines
 // with private hash seeds do.
 //
-// Cost: 16 bytes a node, then 8 bytes a block looked up or removed and 16 a block stored.
+// Cost: 16 bytes a node while it runs; 8 bytes a block looked up or removed and 16 a
+// block stored.
 func (c *Corpus) Steps(lo, hi int, rename func(worker uint16, e kv.EngineHash) kv.EngineHash) []Step {
+	return c.steps(lo, hi, rename, func(Kind) bool { return true })
+}
+
+// Lookups returns the look-ups of operations from lo up to hi, ready.
+func (c *Corpus) Lookups(lo, hi int) []Step {
+	return c.steps(lo, hi, nil, func(k Kind) bool { return k == Lookup })
+}
+
+func (c *Corpus) steps(lo, hi int, rename func(worker uint16, e kv.EngineHash) kv.EngineHash, keep func(Kind) bool) []Step {
 	local, seq := c.Hashes()
-	var engines, contents int
+	var n, engines, contents int
 	for i := range c.Ops[lo:hi] {
-		switch op := &c.Ops[lo+i]; op.Kind {
+		op := &c.Ops[lo+i]
+		if !keep(op.Kind) {
+			continue
+		}
+		n++
+		switch op.Kind {
 		case Lookup:
 			contents += int(op.N)
 		case Store:
@@ -44,10 +59,13 @@ func (c *Corpus) Steps(lo, hi int, rename func(worker uint16, e kv.EngineHash) k
 		}
 	}
 	f := flat{local: local, seq: seq, engines: make([]kv.EngineHash, 0, engines), contents: make([]kv.ContentHash, 0, contents), rename: rename}
-	steps := make([]Step, hi-lo)
+	steps := make([]Step, 0, n)
 	var path []uint32
-	for i := range steps {
+	for i := range c.Ops[lo:hi] {
 		op := &c.Ops[lo+i]
+		if !keep(op.Kind) {
+			continue
+		}
 		s := Step{Kind: op.Kind, Worker: op.Worker, Due: op.Due}
 		var above uint32
 		switch op.Kind {
@@ -64,7 +82,7 @@ func (c *Corpus) Steps(lo, hi int, rename func(worker uint16, e kv.EngineHash) k
 			s.Engines = f.engine(op.Worker, c.Gone(op))
 		case Clear:
 		}
-		steps[i] = s
+		steps = append(steps, s)
 	}
 	return steps
 }

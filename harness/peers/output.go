@@ -37,6 +37,9 @@ type Run struct {
 	Half         *Looked `json:"half_load_later_lookups"`
 	Full         *Looked `json:"full_load_all_lookups"`
 
+	Loaded *Bytes `json:"loaded"`            // memory
+	Swept  *Bytes `json:"after_own_cleanup"` // memory; nil: the index has none
+
 	Window           float64 `json:"window_s"` // replay
 	Offered          float64 `json:"offered_block_ops_per_s"`
 	Achieved         float64 `json:"achieved_block_ops_per_s"`
@@ -50,6 +53,12 @@ type Looked struct {
 	CPU      float64  `json:"cpu_ns_per_lookup"`
 	CPUNoMap *float64 `json:"cpu_ns_per_lookup_no_result_map"` // nil: the crate offers none
 	Latency  *Times   `json:"latency"`
+}
+
+// Bytes are live heap bytes that the index asked for.
+type Bytes struct {
+	PerMembership float64 `json:"per_membership"`
+	PerBlock      float64 `json:"per_distinct_block"`
 }
 
 // Times are quantiles in nanoseconds.

@@ -25,6 +25,8 @@ func TestParse(t *testing.T) {
 		{"crtc.lookup", func(r *Run) bool { return r.Half.CPU > 1 && r.Half.CPUNoMap == nil }},
 		{"crtc.mixed", func(r *Run) bool { return r.PerCPU > 1e6 && r.Latency.P50 > 0 }},
 		{"smg-chain.contend", func(r *Run) bool { return r.CPUPerLookup > 1 && r.WritePerCPU > 1e6 && r.Latency.P50 > 0 }},
+		{"smg-chain.memory", func(r *Run) bool { return r.Loaded.PerMembership > 1 && r.Loaded.PerBlock > 1 && r.Swept == nil }},
+		{"crtc.memory", func(r *Run) bool { return r.Loaded.PerMembership > r.Swept.PerMembership && r.Swept.PerBlock > 1 }},
 		{"crtc.replay", func(r *Run) bool {
 			return r.Window == 0.2 && r.Offered > 2e6 && r.Achieved > 0 && r.IssuedOverWindow >= 1 && r.Service.P50 > 0
 		}},

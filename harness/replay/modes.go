@@ -158,8 +158,7 @@ func Lookups(src *Source) (t *Target, half, full Looked, err error) {
 	if _, err = applyAll(t, second); err != nil {
 		return
 	}
-	_, all := split(src.Corpus.Steps(0, n, nil))
-	return t, half, timeLookups(t, all, src.Queries), nil
+	return t, half, AllLookups(src, t), nil
 }
 
 // warmUp is how many lookups are made before any is timed.
@@ -282,6 +281,6 @@ func goRound(t *Target, lookups []*corpus.Step, stop *atomic.Bool, ready func())
 
 // AllLookups times all lookups of the corpus in t, where all is applied.
 func AllLookups(src *Source, t *Target) Looked {
-	_, all := split(src.Corpus.Steps(0, len(src.Corpus.Ops), nil))
+	_, all := split(src.Corpus.Lookups(0, len(src.Corpus.Ops)))
 	return timeLookups(t, all, src.Queries)
 }

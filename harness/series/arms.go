@@ -14,13 +14,15 @@ import (
 )
 
 // peerModes are what the peers' tool measures, too.
-var peerModes = []string{"write", "mixed", "lookup", "contend"}
+var peerModes = []string{"write", "mixed", "lookup", "contend", memoryMode}
 
 // Ours is an arm of this program.
 func Ours(name string, o mooncake.Options, stderr io.Writer) Arm {
 	return Arm{Name: name, Measure: func(ctx context.Context, mode string) (Figures, json.RawMessage, trial.Ran, error) {
 		o := o
-		o.Mode = mode
+		if o.Mode = mode; mode == memoryMode {
+			o.Mode = "bare"
+		}
 		var raw json.RawMessage
 		ran, err := trial.SelfInto(ctx, stderr, &raw, o.Args()...)
 		if err != nil {

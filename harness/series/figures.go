@@ -3,6 +3,8 @@
 package series
 
 import (
+	"slices"
+
 	"kindex/harness/mooncake"
 	"kindex/harness/peers"
 	"kindex/harness/replay"
@@ -29,15 +31,28 @@ var figures = []struct{ mode, name, text string }{
 	{"contend", "p50_ns", "look-up under a flat-out writer: p50, ns"},
 	{"contend", "p99_ns", "look-up under a flat-out writer: p99, ns"},
 	{"contend", "write_cpu_ns", "the writer meanwhile: lane CPU ns a block"},
+	{memoryMode, "per_membership", "bytes a membership"},
+	{memoryMode, "per_block", "bytes a distinct block"},
+	{memoryMode, "swept_per_membership", "bytes a membership after the index's own cleanup"},
+	{memoryMode, "swept_per_block", "bytes a distinct block after the index's own cleanup"},
 }
 
-// Modes are what a series can measure, the default ones first.
-var Modes = []string{"bare", "write", "mixed", "lookup", "contend"}
+// memoryMode repeats exactly: one round is enough.
+const memoryMode = "memory"
+
+// Modes are what a series can measure.
+var Modes = append(slices.Clone(DefaultModes), memoryMode)
+
+// DefaultModes are those that take time, and so take many rounds.
+var DefaultModes = []string{"bare", "write", "mixed", "lookup", "contend"}
 
 // ourFigures reads a trial of this program.
 func ourFigures(mode string, r *mooncake.Result) Figures {
 	f := Figures{}
 	switch mode {
+	case memoryMode:
+		f["per_membership"], f["per_block"] = r.PerMembership, r.PerBlock
+		f["swept_per_membership"], f["swept_per_block"] = r.PerMembership, r.PerBlock // needs none
 	case "bare":
 		f["events_ns"], f["mix_ns"] = r.BareEvents.PerBlock(), r.BareMix.PerBlock()
 	case "write":
@@ -67,6 +82,8 @@ func (f Figures) times(prefix string, l *trial.Latency) {
 func peerFigures(mode string, o *peers.Output) Figures {
 	f, r := Figures{}, o.Last()
 	switch mode {
+	case memoryMode:
+		f.peerMemory(r)
 	case "write":
 		f["cpu_ns"] = r.CPUPerBlock
 	case "mixed":
@@ -88,6 +105,18 @@ func peerFigures(mode string, o *peers.Output) Figures {
 		f.peerTimes("", r.Latency)
 	}
 	return f
+}
+
+func (f Figures) peerMemory(r *peers.Run) {
+	if r.Loaded == nil {
+		return
+	}
+	f["per_membership"], f["per_block"] = r.Loaded.PerMembership, r.Loaded.PerBlock
+	swept := r.Swept
+	if swept == nil { // it has no cleanup and needs none
+		swept = r.Loaded
+	}
+	f["swept_per_membership"], f["swept_per_block"] = swept.PerMembership, swept.PerBlock
 }
 
 func (f Figures) peerTimes(prefix string, t *peers.Times) {

@@ -191,6 +191,7 @@ func TestFigures(t *testing.T) {
 		"write":   {"cpu_ns"},
 		"lookup":  {"full_cpu_bare_ns", "full_cpu_ns", "full_p50_ns", "full_p99_ns", "half_cpu_bare_ns", "half_cpu_ns", "half_p50_ns", "half_p99_ns"},
 		"contend": {"lookup_cpu_ns", "p50_ns", "p99_ns", "write_cpu_ns"},
+		"memory":  {"per_block", "per_membership", "swept_per_block", "swept_per_membership"},
 	} {
 		line, err := os.ReadFile("../peers/testdata/smg-chain." + mode + ".json")
 		if err != nil {
