@@ -45,3 +45,8 @@ func dictProbeAVX512(t *DictTable, keys []uint64, out []uint32)
 //
 //go:noescape
 func dictProbeAVX2(t *DictTable, keys []uint64, out []uint32)
+
+// dictPrefetchAVX2 asks for the home lines of keys.
+//
+//go:noescape
+func dictPrefetchAVX2(t *DictTable, keys []uint64)

@@ -592,3 +592,37 @@ further:
 	CMPQ R9, END
 	JCS here
 	JMP found
+
+// func dictPrefetchAVX2(t *DictTable, keys []uint64)
+TEXT ·dictPrefetchAVX2(SB), NOSPLIT, $0-32
+	MOVQ t+0(FP), AX
+	MOVQ keys_base+8(FP), SI
+	MOVQ keys_len+16(FP), CX
+	TESTQ CX, CX
+	JEQ done
+	MOVQ 0(AX), R8
+	MOVQ 24(AX), R12
+	MOVQ 32(AX), R10
+	MOVQ 40(AX), R13
+	MOVQ $0x9E3779B97F4A7C15, R14
+	MOVQ $0xD6E8FEB86659FD93, R15
+	LEAQ (SI)(CX*8), CX
+
+loop:
+	MOVQ (SI), DX
+	XORQ R14, DX
+	MULXQ R15, AX, DX
+	XORQ AX, DX
+	IMULQ R14, DX
+	MOVQ R12, R9
+	CMPQ DX, R13
+	CMOVQLS R10, R9
+	MULXQ R9, AX, R9
+	SHLQ $6, R9
+	PREFETCHT0 (R8)(R9*1)
+	ADDQ $8, SI
+	CMPQ SI, CX
+	JNE loop
+
+done:
+	RET

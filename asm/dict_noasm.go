@@ -14,3 +14,4 @@ func dictDeleteAVX512(*DictTable, []uint64, uint32) int { panic("BUG: asm: no as
 func dictDeleteAVX2(*DictTable, []uint64, uint32) int   { panic("BUG: asm: no assembly in this build") }
 func dictProbeAVX512(*DictTable, []uint64, []uint32)    { panic("BUG: asm: no assembly in this build") }
 func dictProbeAVX2(*DictTable, []uint64, []uint32)      { panic("BUG: asm: no assembly in this build") }
+func dictPrefetchAVX2(*DictTable, []uint64)             { panic("BUG: asm: no assembly in this build") }
