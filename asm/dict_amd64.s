@@ -11,6 +11,10 @@
 //	R8      base of the words       R13  number of the key in work
 //	DI      hits, out or misses     R14, R15  factors of the mixed hash
 //
+// Lines are asked into the second cache only: it has room for more requests under
+// way than the first. On a Zen 5 core a table of 32 MiB takes 11 ns a key with
+// PREFETCHT0 and 7 with PREFETCHT1.
+//
 // The stack holds what was worked out ahead: line's byte offset << 16 | tag, of
 // key i in slot i mod 128; then t.Rest, t.Old and the end of the words.
 #define RING 128
@@ -47,7 +51,7 @@
 	MOVWLZX DX, BX; \
 	MULXQ R9, AX, R9; \
 	SHLQ $6, R9; \
-	PREFETCHT0 (R8)(R9*1); \
+	PREFETCHT1 (R8)(R9*1); \
 	CMPL BX, $1; \
 	ADCL $0, BX; \
 	SHLQ $16, R9; \
@@ -619,7 +623,7 @@ loop:
 	CMOVQLS R10, R9
 	MULXQ R9, AX, R9
 	SHLQ $6, R9
-	PREFETCHT0 (R8)(R9*1)
+	PREFETCHT1 (R8)(R9*1)
 	ADDQ $8, SI
 	CMPQ SI, CX
 	JNE loop
