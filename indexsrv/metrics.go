@@ -125,6 +125,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.host(ch)
 	c.shards(ch)
 	c.lanes(ch)
+	c.memory(ch)
 	c.streams(ch)
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"kindex/lanes"
+	"kindex/numa"
 	"kindex/shard"
 )
 
@@ -21,6 +22,8 @@ var (
 	descShardBlocks      = desc("shard_blocks", "Distinct blocks held by any holder of the shard.", shardLabels...)
 	descShardBytes       = desc("shard_bytes", "The shard's memory by purpose.", "shard", "node", "purpose")
 	descShardApply       = desc("shard_apply_seconds", "Time that one message's operations take in the shard, which nobody else writes meanwhile.", shardLabels...)
+	descPlacedBytes      = desc("memory_placed_bytes", "Memory whose place was asked for, by where, and by how the kernel was told.", "wanted", "policy")
+	descRemote           = desc("memory_remote_ratio", "Share of sampled pages, 0 to 1, that lie elsewhere than asked for.", "wanted")
 	descShardWaits       = desc("shard_turn_waits_total", "Writers and walkers, lanes apart, that found another one writing the shard and waited.", shardLabels...)
 )
 
@@ -67,6 +70,7 @@ var laneMetrics = [...]struct {
 func describeShards(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descShardHolders, descShardMemberships, descShardBlocks, descShardBytes, descShardApply, descShardWaits,
+		descPlacedBytes, descRemote,
 	} {
 		ch <- d
 	}
@@ -122,6 +126,22 @@ func (c *collector) lanes(ch chan<- prometheus.Metric) {
 		for i := range laneMetrics {
 			m := &laneMetrics[i]
 			ch <- prometheus.MustNewConstMetric(m.desc, m.kind, float64(m.value(&l)), node, lane)
+		}
+	}
+}
+
+// pageSamples is how many pages of each piece of memory a scrape looks at.
+const pageSamples = 128
+
+// memory emits where memory lies that was to lie somewhere.
+func (c *collector) memory(ch chan<- prometheus.Metric) {
+	for _, a := range numa.Accounts(pageSamples) {
+		wanted := a.Want.String()
+		for p, bytes := range a.ByPolicy {
+			ch <- gauge(descPlacedBytes, float64(bytes), wanted, numa.Policy(p).String())
+		}
+		if a.Pages != nil {
+			ch <- gauge(descRemote, a.Want.RemoteShare(a.Pages), wanted)
 		}
 	}
 }

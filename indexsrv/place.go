@@ -182,6 +182,11 @@ func build(cfg *Config, plans []nodePlan, log *slog.Logger) (*shard.Sharded, *la
 	if err != nil {
 		return nil, nil, fmt.Errorf("kv-index: %w", err)
 	}
+	for _, a := range numa.Accounts(0) {
+		if a.Why != "" {
+			log.Warn("memory is not where it should be", "wanted", a.Want.String(), "why", a.Why)
+		}
+	}
 	pool, err := lanes.New(o)
 	if err != nil {
 		return nil, nil, fmt.Errorf("pin: %w", err)
