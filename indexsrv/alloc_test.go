@@ -12,9 +12,12 @@ import (
 // steadyBatches are count batches of a stream as vLLM sends it, after which the
 // content is what it was: each tells prefixes and single decode blocks below the
 // last of them, and evicts as many of the oldest.
-func steadyBatches(count, keep int) [][]byte {
-	const prompts, length, decoded = 4, 24, 6
-	const each = prompts * (length + decoded)
+func steadyBatches(count, keep int) [][]byte { return steadyBatchesOf(count, keep, 4) }
+
+// steadyBatchesOf is steadyBatches with so many prompts, of 30 blocks, a batch.
+func steadyBatchesOf(count, keep, prompts int) [][]byte {
+	const length, decoded = 24, 6
+	each := uint64(prompts) * (length + decoded)
 	var ps [][]byte
 	for i := range uint64(count + keep) {
 		var evs []kv.Event

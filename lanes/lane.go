@@ -314,7 +314,7 @@ func (l *lane) run(w *Worker, job Job) {
 		}
 		w.aside = nil
 		l.jobs.Add(1)
-		if job = w.ended(); job == nil {
+		if job = w.pop(); job == nil {
 			break
 		}
 		if left--; left == 0 {

@@ -107,7 +107,7 @@ func (p *Pool) NodeOf(shard int) int { return p.homes[shard].id }
 func (p *Pool) Add(shard int) (*Worker, error) {
 	n := p.homes[shard]
 	w := &Worker{pool: p, node: n, shard: shard, turn: p.turns[shard], queue: make([]Job, p.queue)}
-	w.changed.L = &w.mu
+	w.room.L, w.ended.L = &w.mu, &w.mu
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {

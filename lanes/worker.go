@@ -58,8 +58,10 @@ type Worker struct {
 	turn  *Turn
 
 	mu       sync.Mutex
-	changed  sync.Cond // room in the queue, a job done, the end
-	waiting  int       // on changed
+	room     sync.Cond // half of the queue is free, or the end
+	roomers  int       // who waits for it
+	ended    sync.Cond // the job numbered awaited has ended, or the end
+	awaited  uint64    // the first that somebody waits for; 0: nobody does
 	queue    []Job     // ring
 	head, n  int
 	put      uint64 // jobs ever submitted
@@ -130,7 +132,9 @@ func (w *Worker) submit(j Job) (number uint64, err error) {
 	if w.n == len(w.queue) {
 		w.home.pushedBack.Add(1)
 		for w.n == len(w.queue) && !w.closed && w.err == nil {
-			w.wait()
+			w.roomers++
+			w.room.Wait()
+			w.roomers--
 		}
 	}
 	if w.err != nil || w.closed {
@@ -195,23 +199,19 @@ func (w *Worker) inPlace(l *lane, j Job) (err error) {
 	}
 	ended = true
 	l.jobs.Add(1)
-	if w.ended() != nil { // submitted meanwhile
+	if w.pop() != nil { // submitted meanwhile
 		l.push(w)
 	}
 	return nil
 }
 
-// wait waits for a change. mu is held before and after.
-func (w *Worker) wait() {
-	w.waiting++
-	w.changed.Wait()
-	w.waiting--
-}
-
 // until waits until the first number jobs have ended. mu is held.
 func (w *Worker) until(number uint64) error {
 	for w.done < number && w.err == nil {
-		w.wait()
+		if w.awaited == 0 || number < w.awaited {
+			w.awaited = number
+		}
+		w.ended.Wait()
 	}
 	return w.err
 }
@@ -229,7 +229,7 @@ func (w *Worker) Fence() error {
 func (w *Worker) Close() error {
 	w.mu.Lock()
 	w.closed = true
-	w.changed.Broadcast() // who waits for room
+	w.room.Broadcast()
 	err := w.until(w.put)
 	detach := !w.detached
 	w.detached = true
@@ -250,9 +250,9 @@ func (w *Worker) begin(l *lane) Job {
 	return w.queue[w.head]
 }
 
-// ended takes the job just run out of the queue and returns the next one; nil:
+// pop takes the job just run out of the queue and returns the next one; nil:
 // there is none, and w is on no lane any more.
-func (w *Worker) ended() Job {
+func (w *Worker) pop() Job {
 	w.mu.Lock()
 	w.queue[w.head] = nil
 	w.head = (w.head + 1) % len(w.queue)
@@ -262,8 +262,12 @@ func (w *Worker) ended() Job {
 	if w.n == 0 {
 		next, w.busy = nil, false
 	}
-	if w.waiting > 0 {
-		w.changed.Broadcast()
+	if w.roomers > 0 && w.n <= len(w.queue)/2 {
+		w.room.Broadcast() // not for each job: to wake somebody costs more than to run most
+	}
+	if w.awaited != 0 && w.done >= w.awaited {
+		w.awaited = 0 // who waits for a later one says so again
+		w.ended.Broadcast()
 	}
 	w.mu.Unlock()
 	return next
@@ -277,7 +281,8 @@ func (w *Worker) fail(err error) {
 	clear(w.queue)
 	w.done += uint64(w.n)
 	w.n, w.head, w.busy, w.aside = 0, 0, false, nil
-	w.changed.Broadcast()
+	w.room.Broadcast()
+	w.ended.Broadcast()
 }
 
 // queued is how many jobs wait or run, and where.
