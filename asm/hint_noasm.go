@@ -6,7 +6,5 @@ package asm
 
 import "unsafe"
 
-func prefetchAVX2(_ unsafe.Pointer)                        { panic(noAssembly) }
-func prefetchLinesAVX2(_ unsafe.Pointer, _ *uint32, _ int) { panic(noAssembly) }
-func prefetchRangeAVX2(_ unsafe.Pointer, _ int)            { panic(noAssembly) }
-func pauseAVX2()                                           { panic(noAssembly) }
+func prefetchRangeAVX2(_ unsafe.Pointer, _ int) { panic(noAssembly) }
+func pauseAVX2()                                { panic(noAssembly) }
