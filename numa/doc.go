@@ -10,6 +10,8 @@
 //     shrinks; the rest takes no memory and faults when touched. Memory within the
 //     prefix may be given back and taken again.
 //   - A [Block] is a piece of usable memory of fixed size, zeroed.
+//   - Memory is taken when the kernel finds pages for address space; taking ahead is
+//     doing so before somebody waits for it.
 //   - Advice is what the kernel may do (huge pages); a refusal is never an error.
 //
 // # Rules
@@ -18,6 +20,10 @@
 // look at it. Offsets are kept instead, and addresses are derived where they
 // are used. On systems other than Linux, and under the race detector, which is
 // blind to such memory, a Block is Go heap and a Region cannot be had.
+//
+// A Region takes memory on a goroutine of its own, which lives while there is some
+// to take and is waited for by Release: 2 MiB cost 0.1 to 0.3 ms to zero, and up to
+// 5 ms where a host has to find them for a virtual machine first.
 //
 // # Not supported
 //

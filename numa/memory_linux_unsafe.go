@@ -15,7 +15,7 @@ import (
 
 // Region is address space whose usable prefix grows.
 //
-// Concurrency: one owner calls Commit and Release. Committed, Resident, Placed,
+// Concurrency: one owner calls Ahead, Commit, Discard, Refill and Release. Committed, Resident, Placed,
 // PagesByNode and RemoteShare are anybody's until Release. The memory itself is
 // whoever's the owner says; Commit never moves it.
 type Region struct {
@@ -23,6 +23,7 @@ type Region struct {
 	reserved  uint64        // bytes
 	committed atomic.Uint64 // bytes, the usable prefix; written by the owner
 	binding
+	taker
 }
 
 // Reserve takes bytes of address space, rounded up to whole huge pages, whose
@@ -74,16 +75,16 @@ func (r *Region) Committed() uint64 { return r.committed.Load() }
 
 // lazyPrefix is how much of a region is left to the first touch: it stands for
 // little, and a small owner may never use it.
-const lazyPrefix = 2 * HugePage
+const lazyPrefix = HugePage
 
 // Commit makes at least the first bytes usable, zeroed where they were not
 // before, in whole huge pages. All but the first huge page are advised to be
-// huge. Past the first two, memory is taken here and not at the touch, so that a
+// huge. Past the first, memory is taken here and not at the touch, so that a
 // system without any says so by an error and not by a signal.
 //
 // Errors: past the reservation, or the kernel's when it has no memory.
-// Cost: a huge page is zeroed in 0.1 to 0.3 ms. Whoever may not stop for longer
-// commits one at a time.
+// Cost: two system calls a huge page, which a goroutine of its own makes while the
+// caller waits, unless they were made already: see [Region.Ahead].
 func (r *Region) Commit(bytes uint64) error {
 	bytes = roundUp(bytes, HugePage)
 	committed := r.committed.Load()
@@ -93,13 +94,8 @@ func (r *Region) Commit(bytes uint64) error {
 	if bytes > r.reserved {
 		return fmt.Errorf("numa: commit of %d bytes past the %d reserved", bytes, r.reserved)
 	}
-	if err := unix.Mprotect(unsafe.Slice((*byte)(r.at(committed)), bytes-committed), unix.PROT_READ|unix.PROT_WRITE); err != nil {
+	if err := r.await(bytes); err != nil {
 		return fmt.Errorf("numa: commit %d bytes: %w", bytes-committed, err)
-	}
-	for off := max(committed, lazyPrefix); off < bytes; off += HugePage {
-		if err := r.take(r.at(off), HugePage, r.reserved-off); err != nil {
-			return fmt.Errorf("numa: commit %d bytes: %w", bytes-committed, err)
-		}
 	}
 	usage.committed.Add(int64(bytes - committed))
 	r.committed.Store(bytes)
@@ -126,6 +122,7 @@ func (r *Region) Release() error {
 		return nil
 	}
 	delist(r)
+	r.rest()
 	usage.reserved.Add(-int64(r.reserved))
 	usage.committed.Add(-int64(r.committed.Load()))
 	base := r.base

@@ -86,15 +86,15 @@ func TestPlaced(t *testing.T) {
 	}
 }
 
-// TestCommitTakes shows that memory past the first two huge pages is there before
-// a touch, and that before them nothing is.
+// TestCommitTakes shows that memory past the first huge page is there before a
+// touch, and that of the first nothing is.
 func TestCommitTakes(t *testing.T) {
 	r, err := Reserve(1<<30, Placement{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.Release() }()
-	for _, c := range []struct{ commit, resident uint64 }{{1, 0}, {2, 0}, {3, 1}, {5, 3}, {5, 3}} {
+	for _, c := range []struct{ commit, resident uint64 }{{1, 0}, {2, 1}, {3, 2}, {5, 4}, {5, 4}} {
 		if err := r.Commit(c.commit * HugePage); err != nil {
 			t.Fatal(err)
 		}
@@ -104,6 +104,48 @@ func TestCommitTakes(t *testing.T) {
 	}
 	if got := r.Placed(); got.Policy != PolicyFirstTouch || got.Why != "" || !got.Want.Anywhere() {
 		t.Errorf("nothing was asked, and it became %+v", got)
+	}
+}
+
+// TestAhead has memory taken ahead, waits for it by committing it, and releases a
+// region while more is under way.
+func TestAhead(t *testing.T) {
+	for range 20 {
+		r, err := Reserve(1<<30, Placement{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !r.Ahead(4 * HugePage) {
+			t.Fatal("Ahead: not for memory that may lie anywhere")
+		}
+		if got := r.Committed(); got != 0 {
+			t.Errorf("%d bytes usable after Ahead, want 0", got)
+		}
+		for k := range uint64(6) {
+			if err := r.Commit((k + 1) * HugePage); err != nil {
+				t.Fatal(err)
+			}
+			*(*uint64)(r.at((k+1)*HugePage - 8)) = k
+			if got := r.Taken(); got < (k+1)*HugePage {
+				t.Errorf("%d bytes usable, %d taken", r.Committed(), got)
+			}
+		}
+		if got, err := r.Resident(); err != nil || got < 5*HugePage {
+			t.Errorf("%d bytes resident of 6 huge pages, %v", got, err)
+		}
+		if err := r.Discard(3*HugePage, 2*HugePage); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Refill(3*HugePage, HugePage); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := r.Resident(); err != nil || got > 5*HugePage {
+			t.Errorf("%d bytes resident of 6 huge pages after one was given back, %v", got, err)
+		}
+		r.Ahead(1 << 40) // up to the end, in some time
+		if err := r.Release(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

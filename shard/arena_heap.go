@@ -58,6 +58,12 @@ func (a *arena) reserveArena() error {
 	return a.reserve(uint64(a.hard), a.placement)
 }
 
+// soon is how many of lines can be made usable without copying.
+func (m *arenaMemory) soon(lines uint64) uint64 { return lines }
+
+// taken is how many lines there are.
+func (m *arenaMemory) taken() uint64 { return uint64(m.committed) }
+
 // ahead is for systems that may refuse memory: the Go heap ends the process. What
 // is made at once is one piece, so that chunks are made when they are wanted.
 func (a *arena) ahead(uint64) bool { return true }
@@ -71,6 +77,9 @@ func (m *arenaMemory) forget(line, lines uint32) bool {
 	}
 	return true
 }
+
+// refill has nothing to take: the heap keeps what reads as zeros.
+func (m *arenaMemory) refill(uint32, uint32) bool { return true }
 
 // whole is for huge pages, which the heap has none of.
 func (m *arenaMemory) whole(uint32) {}

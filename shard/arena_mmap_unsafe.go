@@ -53,6 +53,24 @@ func (a *arena) reserveArena() error {
 	}
 }
 
+// takenSoon has memory for the first bytes of r taken ahead, and returns how many can be
+// made usable at once. Where only the owner can take memory, that is a huge page more.
+func takenSoon(r *numa.Region, bytes uint64) uint64 {
+	if r.Ahead(bytes) {
+		return r.Taken()
+	}
+	return r.Committed() + numa.HugePage
+}
+
+// soon has memory for the first lines taken ahead, and returns how many can be made
+// usable without waiting for long.
+func (m *arenaMemory) soon(lines uint64) uint64 {
+	return takenSoon(m.region, lines*lineBytes) / lineBytes
+}
+
+// taken is how many lines memory was taken for.
+func (m *arenaMemory) taken() uint64 { return m.region.Taken() / lineBytes }
+
 // ahead makes sure that the next chunks are usable.
 func (a *arena) ahead(chunks uint64) bool {
 	end := min(uint64(a.next)+chunks*chunkLines, uint64(a.hard))
@@ -69,6 +87,11 @@ func (a *arena) ahead(chunks uint64) bool {
 // forget gives the memory of lines back to the system: they read as zeros.
 func (m *arenaMemory) forget(line, lines uint32) bool {
 	return m.region.Discard(uint64(line)*lineBytes, uint64(lines)*lineBytes) == nil
+}
+
+// refill takes memory again for lines that were given back.
+func (m *arenaMemory) refill(line, lines uint32) bool {
+	return m.region.Refill(uint64(line)*lineBytes, uint64(lines)*lineBytes) == nil
 }
 
 // whole says that the chunk at line has all its memory.

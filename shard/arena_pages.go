@@ -141,6 +141,9 @@ func (a *arena) prepare(class, n int) bool {
 func (a *arena) spare(lines uint64) bool {
 	lines += spareLines
 	left := uint64(a.chunkEnd-a.chunk) + uint64(a.usable-min(a.usable, a.next))
+	if left < chunkLines/2 && a.next > chunkLines {
+		a.soon(uint64(a.next) + chunkLines)
+	}
 	return left >= lines || a.ahead(lines/chunkLines+1)
 }
 
@@ -153,6 +156,9 @@ func (a *arena) nextPage(class int) bool {
 	}
 	id := k.gone.lowest()
 	p := a.page(id)
+	if !a.refill(p.line, p.lines) {
+		return false
+	}
 	p.gone = false
 	k.gone.del(id)
 	k.fresh.add(id)
@@ -332,15 +338,11 @@ func (a *arena) gap(line, lines uint32, gone bool) {
 	}
 }
 
-// resident is how many lines of memory the arena takes. Past its first chunk the
-// system gives whole huge pages, and past the second it gives them before they
-// are touched.
+// resident is how many lines of memory the arena takes. Past its first chunk memory
+// is taken before it is touched.
 func (a *arena) resident() uint64 {
-	switch {
-	case a.usable > 2*chunkLines:
-		return uint64(a.usable) - a.goneLines
-	case a.next > chunkLines:
-		return uint64(a.next) - a.goneLines
+	if n := a.taken(); n > chunkLines {
+		return n - a.goneLines
 	}
-	return a.touched + 1
+	return a.touched + systemLines
 }

@@ -132,15 +132,16 @@ func (c *chainCore) edgesUsable(lines uint64) bool {
 }
 
 // edgesWant returns how many lines are to be usable before n more entries come.
-// Memory for growth comes a huge page at a time, with one store after another:
-// the table waits for it, a little fuller than it should be.
+// Memory for growth is taken ahead: the table waits for it, a little fuller than it
+// should be.
 func (c *chainCore) edgesWant(n int) uint64 {
 	t := &c.edgeState
 	lines, usable := c.edges.desc.Load()>>32, uint64(t.usable)
-	if t.growing || t.n+uint64(n) < lines*edgeMaxLoad {
+	want := edgeNext(lines) + edgeSpill
+	if t.growing || t.n+uint64(n) < lines*edgeMaxLoad || want <= usable {
 		return usable
 	}
-	return max(usable, min(edgeNext(lines)+edgeSpill, usable+chunkLines))
+	return max(usable, min(want, c.edges.soon(want)))
 }
 
 // edgeLines is how many lines of memory the table takes with usable lines and n
