@@ -37,7 +37,7 @@ func commands() []command {
 		{"run", "[flags]", "start an index host with two mock engines, or --worker for a real fleet, and show a live table", runLive},
 		{"bench", "[flags]", "measure CPU time from frame to index, lookups, and memory", runBench},
 		{"corpus", "--trace FILE | --generate | FILE [flags]", "make a corpus of look-ups and events from a request trace by rule SIM1, or describe one", runCorpus},
-		{"mooncake", "--corpus FILE [flags]", "replay a corpus through an index: CPU time a block operation, look-ups, memory, the rate it sustains; series beside peers", runMooncake},
+		{"mooncake", "[--corpus FILE] [flags]", "replay a corpus through an index: CPU time a block operation, look-ups, memory, the rate it sustains; series beside peers", runMooncake},
 	}
 }
 

@@ -105,7 +105,7 @@ func (r *Result) measure(src *replay.Source, o *Options) error {
 		}
 		r.Half, r.Full = &half, &full
 		r.Lookup, r.CPUPerLookup = full.Latency, full.CPU
-		r.took(int64(full.CPU*float64(full.Lookups)), full.Blocks, 0)
+		r.took(int64(full.CPU*float64(full.Lookups)), full.Blocks, full.Wall)
 		return r.memory(t)
 	case "contend":
 		t, wrote, looked, err := replay.Contend(src)

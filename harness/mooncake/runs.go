@@ -53,6 +53,9 @@ func (s *Summary) WriteText(w io.Writer) error {
 	if s.Lookup != nil {
 		fmt.Fprintf(w, "  look-up: p50 %d ns, p99 %d ns, p99.9 %d ns; %.0f ns of CPU\n", s.Lookup.P50, s.Lookup.P99, s.Lookup.P999, s.CPUPerLookup)
 	}
+	if r := s.Runs[0]; r.Full != nil {
+		fmt.Fprintf(w, "  once all is applied: %.0f ns of CPU a look-up, %.0f by sets of holders, %.0f in batches of 32 (first trial)\n", r.Full.CPU, r.Full.Grouped, r.Full.Batched)
+	}
 	if r := s.Runs[0]; r.Half != nil && r.Half.Latency != nil {
 		fmt.Fprintf(w, "  half loaded: p50 %d ns, p99 %d ns, p99.9 %d ns; %.0f ns of CPU\n", r.Half.Latency.P50, r.Half.Latency.P99, r.Half.Latency.P999, r.Half.CPU)
 	}

@@ -13,7 +13,8 @@ import (
 )
 
 // Check replays the corpus in order through lanes into an index and into the
-// reference, drains the lanes before every lookup and compares the answers.
+// reference, drains the lanes before every lookup and compares the answers: flat,
+// grouped and in a batch.
 func Check(ctx context.Context, src *Source, progress func(done, of int)) (*trial.Exact, error) {
 	t, err := src.NewTarget()
 	if err != nil {
@@ -28,7 +29,8 @@ func Check(ctx context.Context, src *Source, progress func(done, of int)) (*tria
 		return nil, err
 	}
 	l.Open()
-	by, got, want := newApplier(ref), t.Buffer(), ref.Buffer()
+	by, want := newApplier(ref), ref.Buffer()
+	forms := forms{t: t, buf: t.Buffer(), batch: t.newBatch()}
 	out := &trial.Exact{}
 	steps := src.Corpus.Steps(0, len(src.Corpus.Ops), nil)
 	for i := range steps {
@@ -44,9 +46,9 @@ func Check(ctx context.Context, src *Source, progress func(done, of int)) (*tria
 			break
 		}
 		l.drain()
-		got, want = t.Lookup(s, got), ref.Lookup(s, want)
+		want = ref.Lookup(s, want)
 		out.Lookups++
-		if !maps.Equal(t.byWorker(got), ref.byWorker(want)) {
+		if !forms.agree(s, ref.byWorker(want)) {
 			out.Wrong++
 		}
 		progress(i, len(steps))
@@ -56,6 +58,31 @@ func Check(ctx context.Context, src *Source, progress func(done, of int)) (*tria
 		err = e
 	}
 	return out, err
+}
+
+// forms asks a target in every way that it can be asked.
+type forms struct {
+	t      *Target
+	buf    []kv.Match
+	answer shard.Answer
+	batch  *batch
+	recent []*corpus.Step // goes along in a batch
+}
+
+// agree reports whether all answers to s are want: flat, grouped, and in a batch with
+// the lookups before it.
+func (f *forms) agree(s *corpus.Step, want map[int]kv.Match) bool {
+	f.buf = f.t.Lookup(s, f.buf)
+	ok := maps.Equal(f.t.byWorker(f.buf), want)
+	f.answer.Reset()
+	f.t.Index.LookupGroups(f.t.Namespace, s.Contents, &f.answer)
+	f.buf = f.answer.Append(f.buf[:0])
+	ok = ok && maps.Equal(f.t.byWorker(f.buf), want)
+	if f.recent = append(f.recent, s); len(f.recent) > 4 {
+		f.recent = f.recent[1:]
+	}
+	answers := f.batch.lookup(f.recent)
+	return ok && maps.Equal(f.t.byWorker(answers[len(answers)-1].Matches), want)
 }
 
 // byWorker returns the depths by worker, a second match of one holder as a wrong one.

@@ -10,6 +10,7 @@ import (
 	"kindex/harness/corpus"
 	"kindex/harness/trial"
 	"kindex/numa"
+	"kindex/shard"
 )
 
 // Source makes what a measurement needs: fresh targets, and steps of the corpus.
@@ -41,7 +42,12 @@ type Looked struct {
 	Blocks  int64          `json:"block_ops"`
 	Matches float64        `json:"matches_mean"`
 	CPU     float64        `json:"cpu_ns_per_lookup"` // in a pass without clock reads, where there is one
+	Wall    int64          `json:"wall_ns,omitempty"` // of the pass with clock reads
 	Latency *trial.Latency `json:"lookup_ns"`
+
+	// Passes of their own: answered by sets of holders; 32 at a time, in step.
+	Grouped float64 `json:"cpu_ns_per_lookup_grouped,omitempty"`
+	Batched float64 `json:"cpu_ns_per_lookup_batched,omitempty"`
 }
 
 // split takes events and lookups of steps apart, in order.
@@ -164,14 +170,15 @@ func Lookups(src *Source) (t *Target, half, full Looked, err error) {
 // warmUp is how many lookups are made before any is timed.
 const warmUp = 2_000
 
-// timeLookups looks every prompt up on so many threads.
+// timeLookups looks every prompt up on so many threads: one by one with the clock read
+// around each, then without, then grouped, then batched.
 func timeLookups(t *Target, lookups []*corpus.Step, threads int) Looked {
 	quiet()
 	out := Looked{Lookups: int64(len(lookups) * threads), Blocks: blocks(lookups) * int64(threads)}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var all []uint32
-	var cpu, matches int64
+	var flat, grouped, batched, matches int64
 	for range threads {
 		wg.Go(func() {
 			runtime.LockOSThread()
@@ -180,28 +187,40 @@ func timeLookups(t *Target, lookups []*corpus.Step, threads int) Looked {
 			for _, s := range lookups[:min(len(lookups), warmUp)] {
 				buf = t.Lookup(s, buf)
 			}
+			start := clock()
 			for _, s := range lookups {
 				began := clock()
 				buf = t.Lookup(s, buf)
 				times = append(times, nanos(clock()-began))
 				found += int64(len(buf))
 			}
+			wall := clock() - start
 			before := numa.ThreadCPU()
 			for _, s := range lookups {
 				buf = t.Lookup(s, buf)
 			}
-			used := numa.ThreadCPU() - before
+			one := numa.ThreadCPU()
+			var a shard.Answer
+			for _, s := range lookups {
+				a.Reset()
+				t.Index.LookupGroups(t.Namespace, s.Contents, &a)
+			}
+			two := numa.ThreadCPU()
+			b := t.newBatch()
+			for i := 0; i < len(lookups); i += batchLookups {
+				b.lookup(lookups[i:min(i+batchLookups, len(lookups))])
+			}
+			three := numa.ThreadCPU()
 			mu.Lock()
 			defer mu.Unlock()
-			all = append(all, times...)
-			cpu += used
-			matches += found
+			all, out.Wall = append(all, times...), max(out.Wall, wall)
+			flat, grouped, batched, matches = flat+one-before, grouped+two-one, batched+three-two, matches+found
 		})
 	}
 	wg.Wait()
 	out.Latency = trial.NewLatency(all)
-	if out.Lookups > 0 {
-		out.CPU, out.Matches = float64(cpu)/float64(out.Lookups), float64(matches)/float64(out.Lookups)
+	if n := float64(out.Lookups); n > 0 {
+		out.CPU, out.Grouped, out.Batched, out.Matches = float64(flat)/n, float64(grouped)/n, float64(batched)/n, float64(matches)/n
 	}
 	return out
 }

@@ -96,7 +96,7 @@ func TestModes(t *testing.T) {
 	}
 	memory("write", tg)
 	tg, half, full, err := Lookups(src)
-	if err != nil || full.Lookups != 2*n.Requests || full.Blocks != 2*n.RequestBlocks || half.Lookups == 0 || half.Lookups >= full.Lookups || full.Latency.Samples != int(full.Lookups) || full.Matches <= 0 {
+	if err != nil || full.Lookups != 2*n.Requests || full.Blocks != 2*n.RequestBlocks || half.Lookups == 0 || half.Lookups >= full.Lookups || full.Latency.Samples != int(full.Lookups) || full.Matches <= 0 || full.Grouped <= 0 || full.Batched <= 0 {
 		t.Errorf("lookup: %+v, %+v, %v", half, full, err)
 	}
 	memory("lookup", tg)

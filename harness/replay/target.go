@@ -89,6 +89,33 @@ func (t *Target) Lookup(s *corpus.Step, dst []kv.Match) []kv.Match {
 	return t.Index.Lookup(t.Namespace, s.Contents, dst[:0])
 }
 
+// batchLookups is how many lookups a batch holds: what the index takes in step.
+const batchLookups = 32
+
+// batch is room for batchLookups lookups at once.
+type batch struct {
+	t       *Target
+	queries [batchLookups]shard.Query
+}
+
+func (t *Target) newBatch() *batch {
+	b := &batch{t: t}
+	for i := range b.queries {
+		b.queries[i] = shard.Query{Namespace: t.Namespace, Matches: t.Buffer()}
+	}
+	return b
+}
+
+// lookup answers up to batchLookups look-ups; the answers lie in the queries.
+func (b *batch) lookup(lookups []*corpus.Step) []shard.Query {
+	for i, s := range lookups {
+		q := &b.queries[i]
+		q.Chain, q.Matches = s.Contents, q.Matches[:0]
+	}
+	b.t.Index.LookupBatch(b.queries[:len(lookups)])
+	return b.queries[:len(lookups)]
+}
+
 // Memory is what the index takes.
 type Memory struct {
 	Memberships   uint64             `json:"memberships"`

@@ -21,10 +21,14 @@ var figures = []struct{ mode, name, text string }{
 	{"mixed", "p99_ns", "mixed: look-up p99, ns"},
 	{"lookup", "half_cpu_ns", "look-up, half loaded: CPU ns (peers: into a result map)"},
 	{"lookup", "half_cpu_bare_ns", "look-up, half loaded: CPU ns into a caller's buffer"},
+	{"lookup", "half_cpu_grouped_ns", "look-up, half loaded: CPU ns, answered by sets of holders"},
+	{"lookup", "half_cpu_batched_ns", "look-up, half loaded: CPU ns, 32 at a time"},
 	{"lookup", "half_p50_ns", "look-up, half loaded: p50, ns"},
 	{"lookup", "half_p99_ns", "look-up, half loaded: p99, ns"},
 	{"lookup", "full_cpu_ns", "look-up, full: CPU ns (peers: into a result map)"},
 	{"lookup", "full_cpu_bare_ns", "look-up, full: CPU ns into a caller's buffer"},
+	{"lookup", "full_cpu_grouped_ns", "look-up, full: CPU ns, answered by sets of holders"},
+	{"lookup", "full_cpu_batched_ns", "look-up, full: CPU ns, 32 at a time"},
 	{"lookup", "full_p50_ns", "look-up, full: p50, ns"},
 	{"lookup", "full_p99_ns", "look-up, full: p99, ns"},
 	{"contend", "lookup_cpu_ns", "look-up under a flat-out writer: CPU ns"},
@@ -63,6 +67,7 @@ func ourFigures(mode string, r *mooncake.Result) Figures {
 	case "lookup":
 		for prefix, l := range map[string]*replay.Looked{"half_": r.Half, "full_": r.Full} {
 			f[prefix+"cpu_ns"], f[prefix+"cpu_bare_ns"] = l.CPU, l.CPU
+			f[prefix+"cpu_grouped_ns"], f[prefix+"cpu_batched_ns"] = l.Grouped, l.Batched
 			f.times(prefix, l.Latency)
 		}
 	case "contend":
