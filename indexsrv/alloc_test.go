@@ -63,7 +63,7 @@ func TestSteadyAllocs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			worker, err := w.worker(h)
+			worker, err := w.Worker(h)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -48,7 +48,7 @@ func newFleetBench(b *testing.B, shards, nlanes, prompts int) *fleetBench {
 		if err != nil {
 			b.Fatal(err)
 		}
-		worker, err := w.worker(h)
+		worker, err := w.Worker(h)
 		if err != nil {
 			b.Fatal(err)
 		}

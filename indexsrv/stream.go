@@ -78,7 +78,7 @@ func (s *stream) start(src source, cfg StreamConfig, idx *Writer, h shard.Holder
 	s.feed = NewFeed(cfg, idx, h)
 	s.burst = Burst{Feed: s.feed, Applied: s.hooks.Applied, Shard: s.hooks.Shard}
 	s.state.Store(uint32(StatePending))
-	if s.worker, err = idx.worker(h); err != nil {
+	if s.worker, err = idx.Worker(h); err != nil {
 		return err
 	}
 	t, err := src.open(&cfg, s)

@@ -42,13 +42,14 @@ func NewWriter(idx shard.Index) *Writer {
 
 // NewPoolWriter is NewWriter with the turns of p, which has a shard for each of
 // idx's, and whose lanes run the streams of its holders.
-func NewPoolWriter(idx *shard.Sharded, p *lanes.Pool) *Writer {
-	if p.Shards() != idx.Shards() {
+func NewPoolWriter(idx shard.Index, p *lanes.Pool) *Writer {
+	w := NewWriter(idx)
+	if p.Shards() != len(w.turns) {
 		panic("BUG: indexsrv: lanes and index differ in their shards")
 	}
-	w := &Writer{idx: idx, sharded: idx, pool: p}
-	for i := range p.Shards() {
-		w.turns = append(w.turns, p.Turn(i))
+	w.pool = p
+	for i := range w.turns {
+		w.turns[i] = p.Turn(i)
 	}
 	return w
 }
@@ -61,11 +62,11 @@ func (w *Writer) shardOf(h shard.Holder) int {
 	return w.sharded.ShardOf(h)
 }
 
-// worker begins a worker for h's stream on the lanes of its shard; nil where there
+// Worker begins a worker for h's stream on the lanes of its shard; nil where there
 // are no lanes.
 //
 // Errors: lanes.ErrClosed.
-func (w *Writer) worker(h shard.Holder) (*lanes.Worker, error) {
+func (w *Writer) Worker(h shard.Holder) (*lanes.Worker, error) {
 	if w.pool == nil {
 		return nil, nil
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"kindex/harness/record"
+	"kindex/indexsrv"
 	"kindex/internal/kv"
 	"kindex/relay/wire"
 )
@@ -121,6 +122,23 @@ func (r *run) pump(fd *feed, line int, t float64) {
 		}
 		fd.ReplayEnd(req.ID, now)
 		r.applied(fd, line)
+	}
+}
+
+// Live has the batch go the way of a host's: on a lane, waited for until it is
+// applied, so that what is compared then is exact.
+func (fd *feed) Live(seq uint64, payload []byte, now time.Time) { fd.run(0, seq, payload, now) }
+
+// ReplayBatch is Live for the answer to request id.
+func (fd *feed) ReplayBatch(id, seq uint64, payload []byte, now time.Time) {
+	fd.run(id, seq, payload, now)
+}
+
+func (fd *feed) run(id, seq uint64, payload []byte, now time.Time) {
+	fd.burst.Replay, fd.burst.Received = id, now
+	fd.burst.Messages = append(fd.burst.Messages[:0], indexsrv.Message{Seq: seq, Payload: payload})
+	if err := fd.worker.Do(&fd.burst); err != nil {
+		panic(err) // the job's own
 	}
 }
 

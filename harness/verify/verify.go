@@ -9,6 +9,7 @@ import (
 	"kindex/harness/record"
 	"kindex/indexsrv"
 	"kindex/internal/kv"
+	"kindex/lanes"
 	"kindex/shard"
 	"kindex/shard/compare"
 )
@@ -61,6 +62,7 @@ type run struct {
 	told        map[*kv.Event]bool
 	shape       shape
 	tee         *tee
+	pool        *lanes.Pool
 	compare     *compare.Comparer
 	states      []*record.Line // not compared yet
 	stateChecks []stateCheck
@@ -75,6 +77,8 @@ type feed struct {
 	tl             *timeline
 	holder         shard.Holder
 	seen, restarts uint64 // batches and restarts that were compared
+	worker         *lanes.Worker
+	burst          indexsrv.Burst
 }
 
 // File verifies one recording.
@@ -101,6 +105,10 @@ func File(f *record.File, o Options) (*Report, error) {
 		r.tls = append(r.tls, buildTimeline(f, rank))
 	}
 	r.facts()
+	if r.pool, err = lanes.New(lanes.Options{Nodes: []lanes.Node{{Shards: 1, Lanes: 2}}}); err != nil {
+		return nil, err
+	}
+	defer func() { _ = r.pool.Close() }() // what it could say has been panicked with
 	if err := r.open(); err != nil {
 		return nil, err
 	}
@@ -164,7 +172,7 @@ func (r *run) open() error {
 	if engine != "vllm" && engine != "sglang" {
 		engine = "auto"
 	}
-	w := indexsrv.NewWriter(r.tee)
+	w := indexsrv.NewPoolWriter(r.tee, r.pool)
 	for _, tl := range r.tls {
 		h, err := w.AddHolder(r.model)
 		if err != nil {
@@ -175,6 +183,10 @@ func (r *run) open() error {
 			Model: r.model, BlockSize: r.size, Engine: engine,
 		}
 		fd := &feed{Feed: indexsrv.NewFeed(cfg, w, h), tl: tl, holder: h}
+		fd.burst.Feed = fd.Feed
+		if fd.worker, err = w.Worker(h); err != nil {
+			return err
+		}
 		r.compare.Add(fmt.Sprintf("rank %d", tl.rank), compare.Place{Holder: r.tee.want2[h]}, compare.Place{Holder: h})
 		r.feeds = append(r.feeds, fd)
 	}
