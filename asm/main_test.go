@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"kindex/asm/asmtest"
+	"kindex/asm/internal/cpu"
 )
 
 func TestMain(m *testing.M) {
@@ -80,6 +81,11 @@ func TestLevels(t *testing.T) {
 	f("AVX2", all)
 	f("sse", `"sse": `+all)
 	f("avx2\n", all)
+	for _, name := range cpu.All() {
+		if cpu.Lacks(name) != "" {
+			f(name, cpu.Lacks(name)+": use auto")
+		}
+	}
 	if err := SetLevel("auto"); err != nil || Level() != before {
 		t.Errorf("auto: got %v and level %s, want %s as at start", err, Level(), before)
 	}
