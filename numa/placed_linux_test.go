@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // here is this machine's topology.
@@ -145,6 +147,67 @@ func TestAhead(t *testing.T) {
 		r.Ahead(1 << 40) // up to the end, in some time
 		if err := r.Release(); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestAheadPlaced has memory taken ahead on each node: the policy decides where it
+// lies, and not the goroutine that takes it. Where the kernel may not be told, only
+// the owner's thread takes memory.
+func TestAheadPlaced(t *testing.T) {
+	for _, id := range here(t).MemoryNodes() {
+		r, err := Reserve(1<<30, OnNode(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !r.Ahead(12 * HugePage) {
+			t.Fatalf("node %d: Ahead: only for its owner", id)
+		}
+		if err := r.Commit(12 * HugePage); err != nil {
+			t.Fatal(err)
+		}
+		pages, err := r.PagesByNode(4096)
+		if got := r.Placed(); err != nil || !slices.Equal(nodesOf(pages), []int{id}) || got.Policy != PolicyBound || got.Checked != 12*HugePage-lazyPrefix {
+			t.Errorf("node %d: pages %v, %v; %+v", id, pages, err, got)
+		}
+		if err := r.Release(); err != nil {
+			t.Error(err)
+		}
+	}
+	r, err := Reserve(1<<30, OnNode(1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Ahead(12*HugePage) || r.Taken() != 0 {
+		t.Errorf("node 1000: %d bytes taken ahead, though by touch alone they are placed", r.Taken())
+	}
+	if err := r.Commit(3 * HugePage); err != nil {
+		t.Error(err)
+	}
+	if err := r.Release(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAheadRefused lets the kernel refuse memory in the middle: what is before can be
+// had, and Commit says that there is no more, each time.
+func TestAheadRefused(t *testing.T) {
+	r, err := Reserve(64<<20, Placement{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Release() }()
+	const hole = 5 * HugePage
+	if err := unix.MunmapPtr(r.at(hole), HugePage); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		r.Ahead(8 * HugePage)
+		if err := r.Commit(hole + 1); err == nil {
+			t.Error("memory past the hole was to be had")
+		}
+		if err := r.Commit(hole); err != nil || r.Committed() != hole || r.Taken() != hole {
+			t.Errorf("up to the hole: %d bytes usable, %d taken, %v; want %d", r.Committed(), r.Taken(), err, hole)
 		}
 	}
 }
