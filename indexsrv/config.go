@@ -225,7 +225,7 @@ func (c *Config) options() []option {
 		count("max-held-batches", "live batches of one stream that may wait behind a gap", &c.MaxHeldBatches, 1, 1<<24),
 		size("max-held-bytes", "memory of one stream's waiting batches", &c.MaxHeldBytes, 1<<10, maxBytes),
 		size("max-frame-bytes", "ZMQ frame; a longer one ends the connection", &c.MaxFrameBytes, 1<<10, 1<<31-1),
-		size("arena-bytes", "address space of the index's memory; 0: the index's default", &c.ArenaBytes, 0, maxBytes),
+		size("arena-bytes", "address space of the index, all shards together; 0: the index's default for each", &c.ArenaBytes, 0, maxBytes),
 		count("replay-tries", "fruitless replay requests before a gap is given up", &c.ReplayTries, 1, 1_000),
 		span("retry-delay", "before the second replay request, doubling", &c.RetryDelay, time.Millisecond, time.Hour),
 		span("resync-delay", "between tries to get back what was given up", &c.ResyncDelay, 10*time.Millisecond, 24*time.Hour),
