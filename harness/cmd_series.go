@@ -53,7 +53,7 @@ func (s *seriesOptions) flags(fs *flag.FlagSet) {
 	fs.StringVar(&s.control, "control", controlAgain, "control arm of a series, in the same binary: again (as it is), avx2, generic or none")
 	fs.StringVar(&s.out, "out", "", "folder of a series (default one in the cache folder, by corpus)")
 	fs.StringVar(&s.peersBin, "peers-bin", "", "a built index-peers (default built by cargo, once)")
-	fs.Float64Var(&s.maxForeign, "max-foreign", 0.5, "mean CPUs that others may keep busy during a trial of a series; it is repeated past that")
+	fs.Float64Var(&s.maxForeign, "max-foreign", 0.5, "mean CPUs that others may keep busy during a trial of a series or a search; it is repeated past that")
 	fs.BoolVar(&s.interleave, "interleave", false, "a series of local memory against memory interleaved over all nodes")
 }
 
@@ -241,7 +241,7 @@ func fileSum(name string) (string, error) {
 
 // runSustained searches the highest sustained rates, ours first.
 func runSustained(ctx context.Context, o mooncake.Options, s *seriesOptions, p *trial.Progress, stdout, stderr io.Writer, asJSON bool) error {
-	ours, err := mooncake.Sustain(ctx, o, p, stderr)
+	ours, err := mooncake.Sustain(ctx, o, s.maxForeign, p, stderr)
 	if err != nil {
 		return err
 	}
@@ -252,7 +252,7 @@ func runSustained(ctx context.Context, o mooncake.Options, s *seriesOptions, p *
 			return err
 		}
 		for _, name := range s.peers {
-			x, err := series.SustainPeer(ctx, exe, name, o, p, stderr)
+			x, err := series.SustainPeer(ctx, exe, name, o, s.maxForeign, p, stderr)
 			if err != nil {
 				return err
 			}

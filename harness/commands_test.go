@@ -113,7 +113,7 @@ func TestMooncakeCommand(t *testing.T) {
 	if code != 0 || !strings.Contains(out, "600 look-ups, 0 wrong") || !strings.Contains(out, "ns of CPU a block operation") {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
-	out, code = program(t, "mooncake", "--corpus", name, "--sustained", "--window-ms", "400")
+	out, code = program(t, "mooncake", "--corpus", name, "--sustained", "--window-ms", "400", "--max-foreign", "1000")
 	if code != 0 || !strings.Contains(out, "| chain |") {
 		t.Errorf("exit %d:\n%s", code, out)
 	}

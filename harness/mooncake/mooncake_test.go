@@ -17,7 +17,7 @@ import (
 func search(t *testing.T, first int, most float64, flaky int) (*Sustainable, int) {
 	t.Helper()
 	trials := 0
-	s, err := Search(t.Context(), first, func(_ context.Context, window int) (Offer, error) {
+	s, err := Search(t.Context(), first, 0.5, func(_ context.Context, window int) (Offer, error) {
 		trials++
 		offered := 1e9 / float64(window)
 		o := Offer{Offered: offered, Achieved: min(offered, most), Issued: 1}
@@ -51,12 +51,28 @@ func TestSearch(t *testing.T) {
 	if s, _ := search(t, 1, 0.1, 0); s.Rate != 0 || s.Fails == 0 {
 		t.Errorf("nothing sustained: %+v", s)
 	}
+	// Every second trial on a busy machine: repeated, whatever it found.
+	n := 0
+	s, err := Search(t.Context(), 100, 0.5, func(_ context.Context, window int) (Offer, error) {
+		n++
+		o := Offer{Offered: 1e9 / float64(window), Issued: 1, Foreign: float64(n%2) * 0.6}
+		if n%2 == 0 {
+			o.Achieved = min(o.Offered, 60e6)
+		}
+		return o, nil
+	})
+	if err != nil || s.Rate < 50e6 || s.Points[0].Discarded != 3 || !s.Points[0].Sustained {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := Search(t.Context(), 100, 0.5, func(context.Context, int) (Offer, error) { return Offer{Foreign: 1}, nil }); err == nil || !strings.Contains(err.Error(), "100 ms: discarded 20 times for more than 0.5 foreign CPUs") {
+		t.Errorf("always busy: %v", err)
+	}
 	failing := errors.New("planted")
-	if _, err := Search(t.Context(), 5, func(context.Context, int) (Offer, error) { return Offer{}, failing }); !errors.Is(err, failing) {
+	if _, err := Search(t.Context(), 5, 0.5, func(context.Context, int) (Offer, error) { return Offer{}, failing }); !errors.Is(err, failing) {
 		t.Errorf("%v", err)
 	}
 	var b strings.Builder
-	if err := WriteSustained(&b, []*Sustainable{{Arm: "a", Rate: 2e7, Fails: 3e7, Points: []Point{{WindowMS: 5}}}, {Arm: "b", Rate: 1e7}}); err != nil || !strings.Contains(b.String(), "| b | 10.0 | 0.0 |  | 2.00 |") {
+	if err := WriteSustained(&b, []*Sustainable{{Arm: "a", Rate: 2e7, Fails: 3e7, Points: []Point{{WindowMS: 5}}}, {Arm: "b", Rate: 1e7}}); err != nil || !strings.Contains(b.String(), "| b | 10.0 | 0.0 |  | 0 | 2.00 |") {
 		t.Errorf("%v:\n%s", err, b.String())
 	}
 }

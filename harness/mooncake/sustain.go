@@ -26,6 +26,7 @@ type Offer struct {
 	Offered  float64 `json:"offered"`  // block operations a second
 	Achieved float64 `json:"achieved"` // the same
 	Issued   float64 `json:"issued_over_window"`
+	Foreign  float64 `json:"foreign_cpus"`
 }
 
 func (o Offer) valid() bool     { return o.Issued <= issuedWithin }
@@ -35,6 +36,7 @@ func (o Offer) sustained() bool { return o.valid() && o.Achieved >= sustainedSha
 type Point struct {
 	WindowMS  int     `json:"window_ms"`
 	Trials    []Offer `json:"trials"`
+	Discarded int     `json:"discarded"` // trials on a busy machine, repeated
 	Sustained bool    `json:"sustained"`
 }
 
@@ -49,22 +51,20 @@ type Sustainable struct {
 }
 
 // Search finds the greatest rate that is sustained, to 10 %. try runs one trial with a
-// window in a fresh process; first is where to begin, in milliseconds.
+// window in a fresh process; first is where to begin, in milliseconds. Trials during
+// which others kept more than maxForeign CPUs busy are discarded and repeated.
 //
 // The windows go down by halves until one fails, up by doubles if the first fails; then
 // the interval is halved by ratio. A rate fails with its first failing trial of three.
-func Search(ctx context.Context, first int, try func(ctx context.Context, windowMS int) (Offer, error)) (*Sustainable, error) {
+//
+// Errors: try's; [trial.ErrBusy].
+func Search(ctx context.Context, first int, maxForeign float64, try func(ctx context.Context, windowMS int) (Offer, error)) (*Sustainable, error) {
 	s := &Sustainable{Command: "mooncake --sustained"}
 	holds, fails := 0, 0 // windows, ms; 0: not known
 	for window := max(first, 1); ; {
-		point := Point{WindowMS: window, Sustained: true}
-		for len(point.Trials) < sustainTrials && point.Sustained {
-			o, err := try(ctx, window)
-			if err != nil {
-				return nil, err
-			}
-			point.Trials = append(point.Trials, o)
-			point.Sustained = o.sustained()
+		point, err := tryRate(ctx, window, maxForeign, try)
+		if err != nil {
+			return nil, err
 		}
 		s.Points = append(s.Points, point)
 		rate := point.Trials[0].Offered
@@ -89,21 +89,42 @@ func Search(ctx context.Context, first int, try func(ctx context.Context, window
 	}
 }
 
+// tryRate takes three trials of one window, or one that fails.
+func tryRate(ctx context.Context, window int, maxForeign float64, try func(ctx context.Context, windowMS int) (Offer, error)) (Point, error) {
+	point := Point{WindowMS: window, Sustained: true}
+	for len(point.Trials) < sustainTrials && point.Sustained {
+		o, err := try(ctx, window)
+		if err != nil {
+			return point, err
+		}
+		if o.Foreign > maxForeign {
+			if point.Discarded++; point.Discarded >= trial.MaxDiscarded {
+				return point, fmt.Errorf("%d ms: %w", window, trial.ErrBusy(point.Discarded, maxForeign))
+			}
+			continue
+		}
+		point.Trials = append(point.Trials, o)
+		point.Sustained = o.sustained()
+	}
+	return point, nil
+}
+
 // Sustain searches for o's highest rate, beginning at o's window or one second.
-func Sustain(ctx context.Context, o Options, p *trial.Progress, stderr io.Writer) (*Sustainable, error) {
+func Sustain(ctx context.Context, o Options, maxForeign float64, p *trial.Progress, stderr io.Writer) (*Sustainable, error) {
 	first := o.WindowMS
 	if first == 0 {
 		first = 1_000
 	}
-	s, err := Search(ctx, first, func(ctx context.Context, window int) (Offer, error) {
+	s, err := Search(ctx, first, maxForeign, func(ctx context.Context, window int) (Offer, error) {
 		o := o
 		o.WindowMS = window
 		r := &Result{}
-		if _, err := trial.SelfInto(ctx, stderr, r, o.Args()...); err != nil {
+		ran, err := trial.SelfInto(ctx, stderr, r, o.Args()...)
+		if err != nil {
 			return Offer{}, err
 		}
-		offer := Offer{Offered: r.Offered, Achieved: r.Achieved, Issued: float64(r.InOrder.Issued) / float64(r.InOrder.Window)}
-		p.Alwaysf("%d ms: %.1f M block operations a second offered, %.3f of it achieved, issued within %.3f windows", window, offer.Offered/1e6, offer.Achieved/offer.Offered, offer.Issued)
+		offer := Offer{Offered: r.Offered, Achieved: r.Achieved, Issued: float64(r.InOrder.Issued) / float64(r.InOrder.Window), Foreign: ran.Foreign}
+		p.Alwaysf("%d ms: %.1f M block operations a second offered, %.3f of it achieved, issued within %.3f windows, %.2f foreign CPUs", window, offer.Offered/1e6, offer.Achieved/offer.Offered, offer.Issued, offer.Foreign)
 		return offer, nil
 	})
 	if err == nil {
@@ -117,17 +138,21 @@ func WriteSustained(w io.Writer, all []*Sustainable) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Sustained: at least %.0f %% of the offered rate with everything issued within %.2f windows, in %d of %d fresh processes, to %.0f %%. Corpus %s.\n\n",
 		sustainedShare*100, issuedWithin, sustainTrials, sustainTrials, (within-1)*100, filepath.Base(all[0].Corpus))
-	fmt.Fprint(&b, "| | sustained, M block operations a second | not sustained | windows tried, ms | ratio to it |\n| --- | --- | --- | --- | --- |\n")
+	fmt.Fprint(&b, "| | sustained, M block operations a second | not sustained | windows tried, ms | trials discarded | ratio to it |\n| --- | --- | --- | --- | --- | --- |\n")
 	for _, s := range all {
 		var windows []string
 		for _, p := range s.Points {
 			windows = append(windows, fmt.Sprintf("%d%s", p.WindowMS, map[bool]string{false: " (no)"}[p.Sustained]))
 		}
+		discarded := 0
+		for _, p := range s.Points {
+			discarded += p.Discarded
+		}
 		ratio := "-"
 		if s.Rate > 0 {
 			ratio = fmt.Sprintf("%.2f", all[0].Rate/s.Rate)
 		}
-		fmt.Fprintf(&b, "| %s | %.1f | %.1f | %s | %s |\n", s.Arm, s.Rate/1e6, s.Fails/1e6, strings.Join(windows, ", "), ratio)
+		fmt.Fprintf(&b, "| %s | %.1f | %.1f | %s | %d | %s |\n", s.Arm, s.Rate/1e6, s.Fails/1e6, strings.Join(windows, ", "), discarded, ratio)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -71,19 +71,19 @@ func Peer(exe, indexer string, o mooncake.Options, stderr io.Writer) Arm {
 }
 
 // SustainPeer searches a peer's highest sustained rate as [mooncake.Sustain] does ours.
-func SustainPeer(ctx context.Context, exe, indexer string, o mooncake.Options, p *trial.Progress, stderr io.Writer) (*mooncake.Sustainable, error) {
+func SustainPeer(ctx context.Context, exe, indexer string, o mooncake.Options, maxForeign float64, p *trial.Progress, stderr io.Writer) (*mooncake.Sustainable, error) {
 	first := o.WindowMS
 	if first == 0 {
 		first = 4_000
 	}
-	s, err := mooncake.Search(ctx, first, func(ctx context.Context, window int) (mooncake.Offer, error) {
-		out, _, err := peers.Ask(ctx, exe, peers.Question{Indexer: indexer, Mode: "replay", Corpus: o.Corpus, Lanes: o.Lanes, WindowMS: window, LimitOps: o.LimitOps}, stderr)
+	s, err := mooncake.Search(ctx, first, maxForeign, func(ctx context.Context, window int) (mooncake.Offer, error) {
+		out, ran, err := peers.Ask(ctx, exe, peers.Question{Indexer: indexer, Mode: "replay", Corpus: o.Corpus, Lanes: o.Lanes, WindowMS: window, LimitOps: o.LimitOps}, stderr)
 		if err != nil {
 			return mooncake.Offer{}, err
 		}
 		r := out.Last()
-		offer := mooncake.Offer{Offered: r.Offered, Achieved: r.Achieved, Issued: r.IssuedOverWindow}
-		p.Alwaysf("%s, %d ms: %.1f M block operations a second offered, %.3f of it achieved, issued within %.3f windows", indexer, window, offer.Offered/1e6, offer.Achieved/offer.Offered, offer.Issued)
+		offer := mooncake.Offer{Offered: r.Offered, Achieved: r.Achieved, Issued: r.IssuedOverWindow, Foreign: ran.Foreign}
+		p.Alwaysf("%s, %d ms: %.1f M block operations a second offered, %.3f of it achieved, issued within %.3f windows, %.2f foreign CPUs", indexer, window, offer.Offered/1e6, offer.Achieved/offer.Offered, offer.Issued, offer.Foreign)
 		return offer, nil
 	})
 	if err == nil {

@@ -23,7 +23,7 @@
 // # Rules
 //
 //   - A trial during which other processes kept more than MaxForeign CPUs busy on
-//     average is discarded, counted, and repeated, at most maxAttempts times.
+//     average is discarded, counted, and repeated, a bounded number of times.
 //   - Intervals are the middle 95 % of 10,000 bootstrap resamples of the median, of
 //     ratios of medians resampled apart. Seeds make them repeatable.
 package series

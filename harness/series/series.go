@@ -56,9 +56,6 @@ type Trial struct {
 	Raw       json.RawMessage `json:"raw,omitempty"`
 }
 
-// maxAttempts bounds the repeats of one trial.
-const maxAttempts = 20
-
 // slot names one trial of the plan.
 type slot struct {
 	round     int
@@ -101,9 +98,9 @@ func Run(ctx context.Context, dir string, p *Plan, arms []Arm, say *trial.Progre
 	}
 	for round := 1; round <= p.Rounds; round++ {
 		for i, k := range order(p, arms, round) {
-			for !done[k] {
-				if attempts[k] >= maxAttempts {
-					return s.trials, fmt.Errorf("%s, %s, round %d: discarded %d times for more than %.2g foreign CPUs: free the machine or raise --max-foreign, then start again to resume", k.arm, k.mode, round, attempts[k], p.MaxForeign)
+			for tries := 0; !done[k]; tries++ {
+				if tries >= trial.MaxDiscarded {
+					return s.trials, fmt.Errorf("%s, %s, round %d: %w, then start again to resume", k.arm, k.mode, round, trial.ErrBusy(tries, p.MaxForeign))
 				}
 				t, err := measure(ctx, arms, k, p.MaxForeign)
 				if err != nil {

@@ -127,9 +127,14 @@ func TestDiscard(t *testing.T) {
 	}
 	busy := newFake(1)
 	busy.foreign = func(int) float64 { return 1 }
-	trials, err = busy.run(t, t.TempDir())
-	if err == nil || len(trials) != maxAttempts || !strings.Contains(err.Error(), "discarded 20 times") {
-		t.Errorf("%d trials, %v, want an end after %d", len(trials), err, maxAttempts)
+	dir := t.TempDir()
+	trials, err = busy.run(t, dir)
+	if err == nil || len(trials) != trial.MaxDiscarded || !strings.Contains(err.Error(), "discarded 20 times") {
+		t.Errorf("%d trials, %v, want an end after %d", len(trials), err, trial.MaxDiscarded)
+	}
+	busy.foreign = func(int) float64 { return 0 }
+	if trials, err = busy.run(t, dir); err != nil || len(trials) != trial.MaxDiscarded+5 || trials[trial.MaxDiscarded].Attempt != trial.MaxDiscarded+1 {
+		t.Errorf("resumed on a free machine: %d trials, %v", len(trials), err)
 	}
 }
 

@@ -3,11 +3,20 @@
 package trial
 
 import (
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"time"
 )
+
+// MaxDiscarded bounds the repeats of a trial on a busy machine.
+const MaxDiscarded = 20
+
+// ErrBusy is a machine on which a trial was discarded too often.
+func ErrBusy(times int, maxForeign float64) error {
+	return fmt.Errorf("discarded %d times for more than %.2g foreign CPUs: free the machine or raise --max-foreign", times, maxForeign)
+}
 
 // ticks is the unit of /proc/stat, hundredths of a second on every Linux of ours.
 const ticks = 100
