@@ -5,6 +5,7 @@
 package numa
 
 import (
+	"errors"
 	"slices"
 	"testing"
 )
@@ -23,26 +24,28 @@ func TestEachNode(t *testing.T) {
 				t.Fatalf("runs on CPU %d of node %d, %v; pinned to node %d, CPUs %v", cpu, node, err, n.ID, n.CPUs)
 			}
 		}
-		places := []Placement{top.Local(n.ID)}
-		if n.Memory {
-			places = append(places, Placement{})
+		r, err := Reserve(1<<30, top.Local(n.ID))
+		if err != nil {
+			t.Fatal(err)
 		}
-		for _, p := range places {
-			r, err := Reserve(1<<30, p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := r.Commit(8 * HugePage); err != nil {
-				t.Fatal(err)
-			}
-			touch(r)
-			pages, err := r.PagesByNode(4096)
-			if err != nil || !slices.Equal(nodesOf(pages), []int{n.Home}) {
-				t.Errorf("node %d, placed %s: pages %v, %v; want node %d", n.ID, p, pages, err, n.Home)
-			}
-			if err := r.Release(); err != nil {
-				t.Error(err)
-			}
+		if err := r.Commit(8 * HugePage); err != nil {
+			t.Fatal(err)
+		}
+		touch(r)
+		pages, err := r.PagesByNode(4096)
+		if err != nil || !slices.Equal(nodesOf(pages), []int{n.Home}) {
+			t.Errorf("node %d, placed %s: pages %v, %v; want node %d", n.ID, top.Local(n.ID), pages, err, n.Home)
+		}
+		b, err := NewBlock(4*HugePage/8, Placement{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages, err = b.PagesByNode(4096)
+		if err != nil || n.Memory && !slices.Equal(nodesOf(pages), []int{n.ID}) {
+			t.Errorf("node %d, placed anywhere: pages %v, %v; want its own", n.ID, pages, err)
+		}
+		if err := errors.Join(r.Release(), b.Release()); err != nil {
+			t.Error(err)
 		}
 		unpin()
 	}
@@ -94,5 +97,24 @@ func TestFullNode(t *testing.T) {
 	least := float64(bytes-full.Total) / float64(bytes)
 	if err != nil || share < least || share > 0.6 || got.RemoteShare() < least/2 {
 		t.Errorf("remote share %.2f of the pages, %v, %.2f as taken; want %.2f at least", share, err, got.RemoteShare(), least)
+	}
+
+	// What was bound is given back, the node fills up with others' memory, and it is
+	// touched again.
+	const again = 24 << 20
+	if err := r.Discard(8*HugePage, again); err != nil {
+		t.Fatal(err)
+	}
+	other, err := Reserve(again+lazyPrefix, OnNode(full.ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Release() }()
+	if err := other.Commit(other.Reserved()); err != nil {
+		t.Fatal(err)
+	}
+	touch(r)
+	if got, err := r.Resident(); err != nil || got != bytes {
+		t.Errorf("%d bytes in memory after all was touched again, %v; want %d", got, err, bytes)
 	}
 }

@@ -8,7 +8,8 @@ import (
 )
 
 // Placement says where memory should lie. The zero value, anywhere, leaves it to
-// the kernel, which takes it near the thread that touches it first.
+// the kernel, which takes it near the thread that touches it first: for a Block
+// that which made it, for a Region any.
 type Placement struct {
 	nodes      []int // ascending; none: anywhere
 	interleave bool

@@ -3,6 +3,7 @@
 package numa
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -44,7 +45,10 @@ func ReexecOn(t *Topology, id int) error {
 	// Where a container forbids it, memory is taken near its thread all the same,
 	// which is the kernel's default.
 	_ = setProcessPolicy(unix.MPOL_PREFERRED, []int{n.Home})
-	err = unix.Exec(self, os.Args, os.Environ())
+	if err = unix.Exec(self, os.Args, os.Environ()); errors.Is(err, unix.ENOENT) {
+		// The file was replaced meanwhile; the program itself is still to be had.
+		err = unix.Exec("/proc/self/exe", os.Args, os.Environ())
+	}
 	_ = setProcessPolicy(unix.MPOL_DEFAULT, nil)
 	if undo := setAffinity(before); undo != nil {
 		runtime.LockOSThread() // the mask must not reach other threads: keep this one
