@@ -143,6 +143,30 @@ type feedTest struct {
 	w   *Writer
 	h   shard.Holder
 	now time.Time
+
+	worker *lanes.Worker // nil: no lanes
+	burst  Burst
+}
+
+// Live and ReplayBatch go the way of a host's: on a lane, waited for.
+func (f *feedTest) Live(seq uint64, payload []byte, now time.Time) { f.run(0, seq, payload, now) }
+
+func (f *feedTest) ReplayBatch(id, seq uint64, payload []byte, now time.Time) {
+	if id == 0 { // no request: a burst would take it for a live one
+		f.Feed.ReplayBatch(id, seq, payload, now)
+		return
+	}
+	f.run(id, seq, payload, now)
+}
+
+func (f *feedTest) run(id, seq uint64, payload []byte, now time.Time) {
+	f.burst.Feed, f.burst.Replay, f.burst.Received = f.Feed, id, now
+	f.burst.Messages = append(f.burst.Messages[:0], Message{Seq: seq, Payload: payload})
+	if f.worker == nil {
+		f.burst.Run(nil)
+	} else if err := f.worker.Do(&f.burst); err != nil {
+		f.Fatal(err)
+	}
 }
 
 // newFeedTest returns a feed; replay says whether it has a replay socket.
@@ -160,7 +184,11 @@ func newFeedTest(t testing.TB, replay bool, edit func(*StreamConfig)) *feedTest 
 	if edit != nil {
 		edit(&cfg)
 	}
-	return &feedTest{TB: t, Feed: NewFeed(cfg, w, h), w: w, h: h, now: epochTime}
+	worker, err := w.Worker(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &feedTest{TB: t, Feed: NewFeed(cfg, w, h), w: w, h: h, now: epochTime, worker: worker}
 }
 
 func (f *feedTest) connect() *feedTest {

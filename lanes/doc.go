@@ -40,6 +40,6 @@
 //   - Nothing is dropped: who submits to a full queue waits, or is told so.
 //   - A job that panics ends its worker, with an error for all who submit to it or
 //     wait for it, and nobody else.
-//   - Lanes never wait for whoever submits. A job must not wait for its own
-//     worker, nor take a turn in Apply.
+//   - Lanes never wait for whoever submits. A job must not wait for a worker of
+//     its pool, nor take a turn in Apply.
 package lanes

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Before: the host, or a benchmark. After: lanes, which it starts and stops.
+
 package lanes
 
 import (

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Before: lanes with a batch ready, dumps, the registry. After: the shard.
+
 package lanes
 
 import (
