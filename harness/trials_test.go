@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// object runs a command with --json and returns what it prints.
+func object(t *testing.T, args ...string) map[string]any {
+	t.Helper()
+	out, code := program(t, append(args, "--json")...)
+	var got map[string]any
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 {
+		t.Fatalf("%v: exit %d, %v: %s", args, code, err, out)
+	}
+	return got
+}
+
+// want reports keys that an object lacks.
+func want(t *testing.T, got any, keys ...string) {
+	t.Helper()
+	m, ok := got.(map[string]any)
+	if !ok {
+		t.Fatalf("%v is no object", got)
+	}
+	for _, k := range keys {
+		if m[k] == nil {
+			t.Errorf("no %s in %v", k, m)
+		}
+	}
+}
+
+// item returns element i of a list.
+func item(t *testing.T, got any, i int) any {
+	t.Helper()
+	l, ok := got.([]any)
+	if !ok || len(l) <= i {
+		t.Fatalf("%v has no element %d", got, i)
+	}
+	return l[i]
+}
+
+func TestMemoryCommand(t *testing.T) {
+	args := []string{"memory", "--holders", "1,3", "--private-at", "3", "--workers", "6", "--memberships", "6000", "--chain", "30", "--runs", "2"}
+	got := object(t, args...)
+	want(t, got, "corpus", "seed", "ops", "block_ops", "bytes_per_membership", "bytes_per_distinct_block", "exact", "machine", "rows")
+	row := item(t, got["rows"], 2)
+	want(t, row, "bytes_per_membership", "bytes_per_membership_by_purpose", "go_heap_bytes_per_membership", "resident_bytes_per_membership", "foreign_cpus")
+	if r, ok := row.(map[string]any); !ok || r["private_names"] != true || len(r["runs"].([]any)) != 2 {
+		t.Errorf("the last row: %v", row)
+	}
+	out, code := program(t, args...)
+	if code != 0 || !strings.Contains(out, "| 3, names of their own |") || !strings.Contains(out, ", 0 wrong") {
+		t.Errorf("exit %d:\n%s", code, out)
+	}
+}
+
+// TestTrialsUsage: what cannot be right is refused with one line.
+func TestTrialsUsage(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want string
+		code int
+	}{
+		{[]string{"memory", "--holders", "1,x"}, `--holders "1,x": must be numbers from 1 with commas between`, 2},
+		{[]string{"memory", "--holders", "200"}, "--holders 200: must be 1 to --workers 128", 2},
+		{[]string{"memory", "--memberships", "5"}, "--memberships 5: must be 376 (one chain) to", 2},
+		{[]string{"memory", "--chain", "0"}, "--chain 0: must be 1 to", 2},
+		{[]string{"memory", "--turnover", "-1"}, "--turnover -1: must be 0 to 100", 2},
+		{[]string{"memory", "--turnover", "NaN"}, "--turnover NaN: must be 0 to 100", 2},
+		{[]string{"memory", "--one", "--holders", "1,4"}, "--holders 1,4: with --one it is one number", 2},
+		{[]string{"memory", "--private"}, "--private: only with --one", 2},
+		{[]string{"memory", "--kv-index", "tree"}, `--kv-index "tree": must be chain`, 2},
+		{[]string{"memory", "--runs", "0"}, "--runs 0: must be 1 to 1000", 2},
+		{[]string{"memory", "x"}, `unexpected argument "x"`, 2},
+	} {
+		var out, errs bytes.Buffer
+		code := Main(t.Context(), test.args, &out, &errs)
+		lines := strings.Split(strings.TrimSpace(errs.String()), "\n")
+		if code != test.code || !strings.Contains(lines[len(lines)-1], test.want) || test.code == 2 && len(lines) != 1 {
+			t.Errorf("%v: exit %d, %q, want %d and one line with %q", test.args, code, errs.String(), test.code, test.want)
+		}
+	}
+}
