@@ -60,13 +60,10 @@ type slotState struct {
 	// positions above it held, too.
 	mayGap bool
 	held   uint64 // positions
-	// log has the index of every run that the slot holds something of, and perhaps
-	// of others, some twice.
-	log      []uint32
-	liveRuns int    // runs that the slot holds something of
-	last     uint32 // position where its last store ended: a guess
-	cursor   uint32 // position that its next removal may begin at: a guess
-	exc      *exceptions
+	runs   runSet // that the slot holds something of
+	last   uint32 // position where its last store ended: a guess
+	cursor uint32 // position that its next removal may begin at: a guess
+	exc    *exceptions
 	// rows has the alias row that the slot uses, by run, for each run that the slot
 	// holds something of by other hashes than the run's own row has; nil: none.
 	rows map[uint32]uint32

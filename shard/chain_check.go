@@ -269,14 +269,17 @@ func (k *checker) hashes() {
 func (k *checker) slot(s slot, st *slotState) {
 	c := k.c
 	k.must(st.held == k.held[s], "slot %d: holds %d, says %d", s, k.held[s], st.held)
-	k.must(st.liveRuns == k.runsOf[s], "slot %d: in %d runs, says %d", s, k.runsOf[s], st.liveRuns)
+	k.must(st.runs.n == k.runsOf[s], "slot %d: in %d runs, says %d", s, k.runsOf[s], st.runs.n)
 	logged := map[uint32]bool{}
-	for _, idx := range st.log {
-		if line := c.runs.lineOf(idx); line != 0 && !c.holding(line, s).empty() {
+	for i, b := range st.runs.buckets {
+		for _, idx := range b {
+			line := c.runs.lineOf(idx)
+			k.must(line != 0 && !c.holding(line, s).empty() && !logged[idx], "slot %d: run %d is in its set and not held, or twice", s, idx)
+			k.must(runSetBucket(idx, len(st.runs.buckets)) == i, "slot %d: run %d in bucket %d", s, idx, i)
 			logged[idx] = true
 		}
 	}
-	k.must(len(logged) == st.liveRuns, "slot %d: %d of %d runs in its log", s, len(logged), st.liveRuns)
+	k.must(len(logged) == st.runs.n, "slot %d: %d runs in its set, says %d", s, len(logged), st.runs.n)
 	for idx, row := range st.rows {
 		k.must(logged[idx], "slot %d: uses a row of run %d, of which it holds nothing", s, idx)
 		k.must(c.runs.at(row).base == idx, "slot %d: uses row %d for run %d", s, row, idx)

@@ -5,7 +5,10 @@
 
 package shard
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // A holder entry says what one slot holds of one run:
 //
@@ -196,21 +199,20 @@ func (c *chainCore) holdingOf(old holding, b *blockSet) holding {
 	return holding{prefix: prefix, holes: old.holes}
 }
 
-// gained and lost keep the counts of s after its holding of the run at line
+// gained and lost keep the counts of a slot after its holding of the run at line
 // changed from old to h.
-func (c *chainCore) gained(line uint32, s slot, st *slotState, old holding, blocks int) {
+func (c *chainCore) gained(line uint32, st *slotState, old holding, blocks int) {
 	st.held += uint64(blocks)
 	c.recount(line)
 	if old.empty() && blocks > 0 {
-		st.liveRuns++
-		c.logRun(s, st, c.index(line))
+		st.runs.add(c.index(line))
 	}
 }
 
 func (c *chainCore) lost(line uint32, st *slotState, h holding, blocks int) {
 	st.held -= uint64(blocks)
 	if h.empty() && blocks > 0 {
-		st.liveRuns--
+		st.runs.del(c.index(line))
 	}
 	c.recount(line)
 	idx := c.index(line)
@@ -235,7 +237,7 @@ func (c *chainCore) recount(line uint32) {
 		if byBit, _ := c.extCount(ext); byBit == 0 || c.extShape(ext).prefix != c.runLen(line) {
 			if !info.stale {
 				info.stale = true
-				c.stale = append(c.stale, c.index(line))
+				c.noteStale(c.index(line))
 			}
 			return
 		}
@@ -268,6 +270,27 @@ func (c *chainCore) union(line uint32) int {
 	return all.count()
 }
 
+// noteStale notes that run idx is to be counted. Nobody may ever ask, so that what
+// need not be counted any more is taken out before the list grows.
+func (c *chainCore) noteStale(idx uint32) {
+	if len(c.stale) == cap(c.stale) && len(c.stale) > 0 {
+		keep := c.stale[:0]
+		for _, idx := range c.stale {
+			if info := c.runs.at(idx); info.line != 0 && info.stale && !info.mark {
+				info.mark = true
+				keep = append(keep, idx)
+			}
+		}
+		for _, idx := range keep {
+			c.runs.at(idx).mark = false
+		}
+		if c.stale = keep; len(keep) > cap(keep)/2 {
+			c.stale = slices.Grow(keep, cap(keep))
+		}
+	}
+	c.stale = append(c.stale, idx)
+}
+
 // countStale counts what recount has put off.
 func (c *chainCore) countStale() {
 	for _, idx := range c.stale {
@@ -279,34 +302,6 @@ func (c *chainCore) countStale() {
 		}
 	}
 	c.stale = c.stale[:0]
-}
-
-// logSlack is how far a log may grow past twice its runs before the others are
-// taken out. Chosen.
-const logSlack = 16
-
-// logRun notes that s now holds something of run idx.
-func (c *chainCore) logRun(s slot, st *slotState, idx uint32) {
-	if len(st.log) == cap(st.log) && len(st.log) >= 2*st.liveRuns+logSlack {
-		c.compactLog(s, st)
-	}
-	st.log = append(st.log, idx)
-}
-
-// compactLog takes out of s's log the runs it holds nothing of and repetitions.
-func (c *chainCore) compactLog(s slot, st *slotState) {
-	keep := st.log[:0]
-	for _, idx := range st.log {
-		info := c.runs.at(idx)
-		if line := c.runs.lineOf(idx); line != 0 && !info.mark && !c.holding(line, s).empty() {
-			info.mark = true
-			keep = append(keep, idx)
-		}
-	}
-	for _, idx := range keep {
-		c.runs.at(idx).mark = false
-	}
-	st.log = keep
 }
 
 // cover makes s hold blocks [lo, hi) of the run at line. clean says that s holds
@@ -339,7 +334,7 @@ func (c *chainCore) cover(line uint32, s slot, st *slotState, lo, hi int, clean 
 		c.stampGap(line)
 	}
 	c.setHolding(line, s, now)
-	c.gained(line, s, st, old, n)
+	c.gained(line, st, old, n)
 	return now
 }
 

@@ -45,7 +45,7 @@ package shard
 //	 run table (Go heap): index -> line, root, children, last child's offset,
 //	                      hashes in its row, first alias row; for an alias row:
 //	                      line (arena), run, hashes in it, users, next row
-//	 slots (Go heap): counts, guesses, log of runs, alias rows by run, exceptions
+//	 slots (Go heap): counts, guesses, set of runs, alias rows by run, exceptions
 //
 // One block costs 16 bytes in its run and 14 in the dictionary at the load at
 // which that grows, for all who hold it by one hash, and 8 and 14 for all who hold

@@ -184,7 +184,7 @@ func (c *chainCore) publishRun(s slot, st *slotState, o *overlay, b *blockSet) {
 			c.stampGap(o.line)
 		}
 		c.setHolding(o.line, s, now)
-		c.gained(o.line, s, st, old, gain)
+		c.gained(o.line, st, old, gain)
 	} else {
 		c.setHolding(o.line, s, now)
 	}

@@ -133,26 +133,20 @@ func (c *chainCore) settleRun(line uint32) uint32 {
 
 func (c *chainCore) clear(s slot) {
 	st := c.slot(s)
-	for _, idx := range st.log {
-		line := c.runs.lineOf(idx)
-		if line == 0 {
-			continue
-		}
+	st.runs.each(func(idx uint32) {
+		line := c.runs.at(idx).line
 		h := c.holding(line, s)
-		if h.empty() {
-			continue
-		}
 		b := c.blocks(h)
 		if h.holes != 0 {
 			c.arena.give(classHoles, h.holes)
 		}
 		c.setHolding(line, s, holding{})
 		c.lost(line, st, holding{}, b.count())
-	}
-	if st.held != 0 || st.liveRuns != 0 {
+	})
+	if st.held != 0 || st.runs.n != 0 {
 		panic("BUG: shard: a cleared slot still holds something")
 	}
-	st.log, st.exc, st.mayGap = nil, nil, false
+	st.runs, st.exc, st.mayGap = runSet{}, nil, false
 	c.settle(s, st)
 	runtime.KeepAlive(c)
 }

@@ -17,16 +17,15 @@ import (
 // changes nothing.
 func (c *chainCore) eachRun(s slot, fn func(line uint32, h holding)) {
 	st := c.slot(s)
-	c.compactLog(s, st)
-	for _, idx := range st.log {
+	st.runs.each(func(idx uint32) {
 		line := c.runs.at(idx).line
 		fn(line, c.holding(line, s))
-	}
+	})
 }
 
 func (c *chainCore) clone(from, to slot) error {
 	src, dst := c.slot(from), c.slot(to)
-	if uint64(2*src.liveRuns) > c.arena.room() {
+	if uint64(2*src.runs.n) > c.arena.room() {
 		return ErrArenaFull
 	}
 	c.stamped = false
@@ -44,7 +43,7 @@ func (c *chainCore) clone(from, to slot) error {
 			c.stampGap(r.line)
 		}
 		c.setHolding(r.line, to, h)
-		c.gained(r.line, to, dst, holding{}, b.count())
+		c.gained(r.line, dst, holding{}, b.count())
 	}
 	dst.mayGap = src.mayGap
 	dst.rows = maps.Clone(src.rows)
@@ -185,7 +184,7 @@ func (c *chainCore) stats(st *Stats) {
 		st.Bytes[PurposeHolders] += slotPage * slotBytes
 		for i := range page {
 			s := &page[i]
-			st.Bytes[PurposeHolders] += uint64(cap(s.log))*4 + uint64(len(s.rows))*rowUseBytes
+			st.Bytes[PurposeHolders] += s.runs.bytes() + uint64(len(s.rows))*rowUseBytes
 			if s.exc != nil {
 				st.Bytes[PurposeStreams] += uint64(len(s.exc.byHash)+len(s.exc.byPos)) * exceptionBytes
 			}

@@ -21,14 +21,19 @@ import (
 // first, an eighth of the workers name blocks by hashes of their own, and workers
 // are cleared now and then.
 func BenchmarkWriterLongest(b *testing.B) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	for b.Loop() {
-		d := newLongest(b, 128, 16_384)
-		for d.blocks < 10_000_000 {
-			d.step()
-		}
-		d.report(b)
+	for _, c := range []struct{ holders, room, turns int }{{128, 16_384, 40}, {4, 250_000, 6}} {
+		b.Run(fmt.Sprintf("holders=%d/blocks=%d", c.holders, c.room), func(b *testing.B) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			for b.Loop() {
+				d := newLongest(b, c.holders, c.room)
+				d.turns = c.turns
+				for d.blocks < 10_000_000 {
+					d.step()
+				}
+				d.report(b)
+			}
+		})
 	}
 }
 
@@ -47,6 +52,7 @@ type longest struct {
 	holders []*longestHolder
 	room    int // blocks a holder holds
 	blocks  int // stored and removed
+	turns   int // a prompt's own blocks: turns squared at most
 	chains  int
 	ns      []uint32 // all times
 	top     []timed  // the longest ones, ascending
@@ -105,7 +111,7 @@ func (h *longestHolder) extend(ch *longestChain, n int, tag uint64) {
 func (d *longest) step() {
 	h := d.holders[d.r.IntN(len(d.holders))]
 	switch k := d.r.IntN(1000); {
-	case k == 0:
+	case k == 0 && d.r.IntN(1+d.room/len(d.holders)/100) == 0:
 		d.time(fmt.Sprintf("clear of %d blocks", len(h.refs)), func() error { return d.x.Clear(h.id) })
 		h.chains, h.refs = nil, map[kv.EngineHash]int32{}
 	case k < 500 || len(h.chains) == 0:
@@ -114,7 +120,7 @@ func (d *longest) step() {
 			h.extend(ch, 20+10*d.r.IntN(12), uint64(1+d.r.IntN(40)))
 		}
 		d.chains++
-		h.extend(ch, 1+d.r.IntN(40)*d.r.IntN(40), uint64(1000+d.chains-d.r.IntN(20)))
+		h.extend(ch, 1+d.r.IntN(d.turns)*d.r.IntN(d.turns), uint64(1000+d.chains-d.r.IntN(20)))
 		d.store(h, ch, 0)
 		h.chains = append(h.chains, ch)
 	default:

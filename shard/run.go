@@ -83,7 +83,7 @@ const (
 type runs struct {
 	infos []*[infoPage]runInfo
 	next  uint32
-	free  []uint32
+	free  uint32 // the first free index, whose root is the next one; 0: none
 	count uint32 // both
 	rows  uint32
 }
@@ -105,9 +105,8 @@ func (t *runs) full(n int) bool { return int(t.count)+n >= maxRuns }
 
 func (t *runs) take() uint32 {
 	t.count++
-	if n := len(t.free); n > 0 {
-		idx := t.free[n-1]
-		t.free = t.free[:n-1]
+	if idx := t.free; idx != 0 {
+		t.free = t.at(idx).root
 		return idx
 	}
 	t.next++
@@ -118,14 +117,14 @@ func (t *runs) take() uint32 {
 }
 
 func (t *runs) give(idx uint32) {
-	*t.at(idx) = runInfo{}
-	t.free = append(t.free, idx)
+	*t.at(idx) = runInfo{root: t.free}
+	t.free = idx
 	t.count--
 }
 
 // bytes is the memory of the table itself.
 func (t *runs) bytes() uint64 {
-	return uint64(len(t.infos))*infoPage*infoBytes + uint64(cap(t.free))*4
+	return uint64(len(t.infos)) * infoPage * infoBytes
 }
 
 // place is one offset of a run: where a chain stands. Line 0: above all roots.
