@@ -42,20 +42,26 @@ func (f *rowsFleet) engines(contents []kv.ContentHash, worker int) []kv.EngineHa
 	return hashesOf(contents, worker)
 }
 
-// rowsEvent is what one worker does for a request: gone, then stored.
+// rowsEvent is what one worker does for a request: gone, then stored, then decoded
+// block by block.
 type rowsEvent struct {
 	worker       slot
 	gone, stored []kv.EngineHash
 	contents     []kv.ContentHash
 }
 
-// rowsBatch is how many requests are prepared, and then timed, at once: reading the
-// thread's clock costs as much as a hundred blocks.
-const rowsBatch = 8
+const (
+	// rowsBatch is how many requests are prepared, and then timed, at once: reading
+	// the thread's clock costs as much as a hundred blocks.
+	rowsBatch = 8
+	// rowsDecoded is how many of a chain's blocks are stored one by one.
+	rowsDecoded = 3
+)
 
 // requests stores chains from k on, each on its workers, which give up their oldest
-// for it, and returns the CPU time of the index in ns.
-func (f *rowsFleet) requests(tb testing.TB, k int, held []uint64) int64 {
+// for it, and returns the CPU time of the index in ns: for all of that, and for a
+// lookup before each.
+func (f *rowsFleet) requests(tb testing.TB, k int, held []uint64) (writes, lookups int64) {
 	var events []rowsEvent
 	for ; len(events) < rowsBatch*rowsShare; k++ {
 		contents := chainOf(k, rowsBlocks)
@@ -70,17 +76,28 @@ func (f *rowsFleet) requests(tb testing.TB, k int, held []uint64) int64 {
 			events = append(events, x)
 		}
 	}
+	dst := make([]slotDepth, 0, rowsWorkers)
 	begin := numa.ThreadCPU()
+	for i := range events {
+		dst = f.c.lookup(1, events[(i+rowsShare)%len(events)].contents, dst[:0])
+	}
+	middle := numa.ThreadCPU()
 	for i := range events {
 		x := &events[i]
 		if unknown := f.c.remove(x.worker, x.gone, nil); len(unknown) > 0 {
 			tb.Fatalf("%d of %d unknown", len(unknown), len(x.gone))
 		}
-		if _, err := f.c.store(x.worker, 1, 0, x.stored, x.contents, held, nil); err != nil {
-			tb.Fatal(err)
+		at := pos(0)
+		for lo, hi := 0, rowsBlocks-rowsDecoded; lo < rowsBlocks; lo, hi = hi, hi+1 {
+			if lo > 0 {
+				at = f.c.find(x.worker, x.stored[lo-1])
+			}
+			if _, err := f.c.store(x.worker, 1, at, x.stored[lo:hi], x.contents[lo:hi], held, nil); err != nil {
+				tb.Fatal(err)
+			}
 		}
 	}
-	return numa.ThreadCPU() - begin
+	return numa.ThreadCPU() - middle, middle - begin
 }
 
 func (f *rowsFleet) bytes() float64 {
@@ -98,7 +115,8 @@ func (f *rowsFleet) bytes() float64 {
 
 // BenchmarkChainSeeds has two fleets of 4 workers a chain take the same requests in
 // turn, one with one hash seed and one with a seed for each worker, at 1.7 million
-// memberships. Times are the medians of thread CPU per block stored or removed.
+// memberships. Times are the medians of thread CPU per block stored or removed, and
+// in the mix per block looked up, stored or removed.
 func BenchmarkChainSeeds(b *testing.B) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -109,22 +127,27 @@ func BenchmarkChainSeeds(b *testing.B) {
 		shared.requests(b, k, held)
 		private.requests(b, k, held)
 	}
-	var times [2][]float64
+	const blocks = rowsBatch * rowsShare * rowsBlocks
+	var write, mix [2][]float64
 	for b.Loop() {
 		for i, f := range []*rowsFleet{shared, private} {
-			ns := f.requests(b, k, held)
-			times[i] = append(times[i], float64(ns)/(2*rowsBatch*rowsShare*rowsBlocks))
+			w, l := f.requests(b, k, held)
+			write[i] = append(write[i], float64(w)/(2*blocks))
+			mix[i] = append(mix[i], float64(w+l)/(3*blocks))
 		}
 		k += rowsBatch
 	}
-	for i := range times {
-		slices.Sort(times[i])
+	report := func(name string, times *[2][]float64) {
+		for i := range times {
+			slices.Sort(times[i])
+		}
+		n := len(times[0]) / 2
+		b.ReportMetric(times[0][n], "shared-"+name+"-ns/block")
+		b.ReportMetric(times[1][n], "private-"+name+"-ns/block")
+		b.ReportMetric(times[1][n]/times[0][n], name+"-private/shared")
 	}
-	n := len(times[0])
-	b.ReportMetric(times[0][n/2], "shared-ns/block")
-	b.ReportMetric(times[1][n/2], "private-ns/block")
-	b.ReportMetric(times[1][n/2]/times[0][n/2], "private/shared")
-	b.ReportMetric(times[1][n/10]/times[0][n/10], "private/shared-p10")
+	report("write", &write)
+	report("mix", &mix)
 	b.ReportMetric(shared.bytes(), "shared-B/membership")
 	b.ReportMetric(private.bytes(), "private-B/membership")
 }
