@@ -18,6 +18,22 @@ func Check(idx Index) {
 	}
 }
 
+// RowsMade returns how many alias rows idx ever made: 0 for an index without a
+// chain core.
+func RowsMade(idx Index) (n uint64) {
+	switch s := idx.(type) {
+	case *Shard:
+		if c, ok := s.core.(*chainCore); ok {
+			return c.rowsMade
+		}
+	case *Sharded:
+		for _, sh := range s.shards {
+			n += RowsMade(sh)
+		}
+	}
+	return n
+}
+
 // checkLoad panics when the running count of memberships is wrong.
 func (s *Shard) checkLoad() {
 	memberships, holders := s.Load()

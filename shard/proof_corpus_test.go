@@ -512,6 +512,7 @@ func TestProofCorpora(t *testing.T) {
 			if err := w.prove(events); err != nil {
 				t.Fatalf("corpus seed %d: %v", seed, err)
 			}
+			wantRows(t, w.f.rowsMade())
 			t.Logf("%d events over %v, one index and four; compared %v", w.events, kinds(), w.f.cmp.Counts())
 			t.Logf("the corpus: %v", w)
 		})

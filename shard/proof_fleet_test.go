@@ -168,6 +168,25 @@ func (f *fleet) check() {
 	}
 }
 
+// rowsMade returns how many alias rows all sides ever made.
+func (f *fleet) rowsMade() (n uint64) {
+	for _, side := range f.sides {
+		for _, idx := range side {
+			n += shard.RowsMade(idx)
+		}
+	}
+	return n
+}
+
+// wantRows fails the test when a proof over chain indexes never met an alias row.
+func wantRows(t *testing.T, made uint64) {
+	t.Helper()
+	t.Logf("%d alias rows made", made)
+	if made == 0 && slices.Contains(kinds(), "chain") {
+		t.Error("no alias row was made")
+	}
+}
+
 // guard turns a panic of an index into the error of the proof that met it.
 func guard(err *error) {
 	if r := recover(); r != nil {

@@ -56,7 +56,7 @@ var proofs = []struct {
 	{
 		name: "wild",
 		prove: func(_ *testing.T, subs []subject) error {
-			_, _, err := proveWild(0, 3000, subs, false)
+			_, _, _, err := proveWild(0, 3000, subs, false)
 			return err
 		},
 		blind: map[planted.Fault]string{planted.MixesMoments: sequential},

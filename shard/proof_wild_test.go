@@ -70,6 +70,7 @@ type wild struct {
 	engines  int // engine hashes in use
 	contents int // contents in use
 	maxChain int
+	seeds    int // holders with so many hash seeds mostly name blocks as engines do; 0: none does
 }
 
 // wildModel is the model of all wild holders but those in wildOther.
@@ -149,6 +150,9 @@ func (w *wild) event() error {
 	if err != nil {
 		return err
 	}
+	if w.seeds > 0 && w.c.n(4) > 0 {
+		return w.saneEvent(m)
+	}
 	op := w.c.n(64)
 	switch {
 	case op < 30:
@@ -184,6 +188,43 @@ func (w *wild) event() error {
 		}
 		return w.f.drop(m)
 	}
+}
+
+// sane chooses a chain from its root, and names it as an engine with m's hash seed
+// would; from is where an event about it begins.
+func (w *wild) sane(m *member) (ns kv.Namespace, contents []kv.ContentHash, engines []kv.EngineHash, from int) {
+	ns = w.namespace(m)
+	seed := uint64(m.id % w.seeds)
+	above := chainHash(seed, kv.EngineHash(ns), 0)
+	for range 1 + w.c.n(w.maxChain) {
+		c := kv.HashBlock(kv.HashSeed, []uint32{uint32(w.c.n(w.contents)), 7}, nil)
+		above = chainHash(seed, above, c)
+		contents, engines = append(contents, c), append(engines, above)
+	}
+	if w.c.n(2) == 0 {
+		from = w.c.n(len(contents))
+	}
+	return ns, contents, engines, from
+}
+
+// saneEvent applies an event about a chain that m names as engines do.
+func (w *wild) saneEvent(m *member) error {
+	ns, contents, engines, from := w.sane(m)
+	tier, group := w.tier(), w.group()
+	if w.c.n(5) < 2 {
+		w.ops[2]++
+		gone := slices.Clone(engines[from:])
+		slices.Reverse(gone)
+		w.say("remove h%d %s g%d engines %x", m.id+1, tier, group, gone)
+		return w.f.remove(m, &shard.Remove{Tier: tier, Group: group, Engines: gone})
+	}
+	w.ops[0]++
+	st := &shard.Store{Tier: tier, Group: group, Namespace: ns, Engines: engines[from:], Contents: contents[from:]}
+	if from > 0 {
+		st.HasParent, st.Parent = true, engines[from-1]
+	}
+	w.say("store h%d %s g%d ns %x parent %x/%t engines %x contents %x", m.id+1, tier, group, uint64(ns), uint64(st.Parent), st.HasParent, st.Engines, st.Contents)
+	return w.f.store(m, st)
 }
 
 func (w *wild) engineList(most int) []kv.EngineHash {
@@ -253,12 +294,15 @@ type wildShape struct {
 	name                        string
 	engines, contents, maxChain int
 	options                     shard.Options
+	seeds                       int
 }
 
 var wildShapes = []wildShape{
-	{"tiny", 6, 2, 4, shard.Options{}},
-	{"small", 24, 3, 6, shard.Options{MaxOrphanBlocks: 12}},
-	{"deep", 200, 2, 24, shard.Options{MaxOrphanBytes: 4096}},
+	{"tiny", 6, 2, 4, shard.Options{}, 0},
+	{"small", 24, 3, 6, shard.Options{MaxOrphanBlocks: 12}, 0},
+	{"deep", 200, 2, 24, shard.Options{MaxOrphanBytes: 4096}, 0},
+	{"seeds", 40, 2, 12, shard.Options{}, 3},
+	{"own", 40, 2, 24, shard.Options{}, 4},
 }
 
 // prove runs w until its choices end, comparing every so many events.
@@ -287,31 +331,33 @@ func newWild(c choices, sh wildShape, subs []subject) (*wild, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &wild{c: c, r: rand.New(rand.NewPCG(1, 1)), f: f, engines: sh.engines, contents: sh.contents, maxChain: sh.maxChain}, nil
+	return &wild{c: c, r: rand.New(rand.NewPCG(1, 1)), f: f, engines: sh.engines, contents: sh.contents, maxChain: sh.maxChain, seeds: sh.seeds}, nil
 }
 
 // proveWild runs one seed through all shapes; a history that fails is cut down if
 // shrink says so.
-func proveWild(seed uint64, events int, subs []subject, shrink bool) (compare.Counts, int, error) {
-	var counts compare.Counts
-	all := 0
+func proveWild(seed uint64, events int, subs []subject, shrink bool) (counts compare.Counts, all int, rows uint64, err error) {
 	for i, sh := range wildShapes {
 		d := &dice{r: rand.New(rand.NewPCG(seed, uint64(i))), left: events}
+		if sh.seeds > 0 {
+			d.left /= 4 // holders that make sense hold more, which takes longer to compare
+		}
 		w, err := newWild(d, sh, subs)
 		if err != nil {
-			return counts, all, err
+			return counts, all, rows, err
 		}
 		err = w.prove(16)
 		counts.Add(w.f.cmp.Counts())
 		all += w.events
+		rows += w.f.rowsMade()
 		if err != nil {
 			if shrink {
 				err = shrunk(d.chose, sh, subs, err)
 			}
-			return counts, all, fmt.Errorf("wild %s seed %d: %w", sh.name, seed, err)
+			return counts, all, rows, fmt.Errorf("wild %s seed %d: %w", sh.name, seed, err)
 		}
 	}
-	return counts, all, nil
+	return counts, all, rows, nil
 }
 
 // runScript runs one script of choices, compared after every event.
@@ -364,10 +410,11 @@ func TestProofWild(t *testing.T) {
 	for seed := range uint64(longtest.N(6, 60)) {
 		t.Run(fmt.Sprintf("seed%d", seed), func(t *testing.T) {
 			t.Parallel()
-			counts, n, err := proveWild(seed, events, subjects(1, 3), true)
+			counts, n, rows, err := proveWild(seed, events, subjects(1, 3), true)
 			if err != nil {
 				t.Fatal(err)
 			}
+			wantRows(t, rows)
 			t.Logf("%d events over %v; compared %v", n, kinds(), counts)
 		})
 	}
