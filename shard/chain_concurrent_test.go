@@ -118,9 +118,14 @@ func (s *script) state(c core) []uint16 {
 	return out
 }
 
-// engine names block i of query q alike for all slots.
-func (s *script) engine(q, i int) kv.EngineHash {
-	return kv.EngineHash(uint64(s.queries[q][i])*1000003 + uint64(i))
+// engine names block i of query q alike for two of three slots, and by a hash of
+// its own for each other.
+func (s *script) engine(x slot, q, i int) kv.EngineHash {
+	e := kv.EngineHash(uint64(s.queries[q][i])*1000003 + uint64(i))
+	if x%3 == 0 {
+		e |= kv.EngineHash(x) << 40
+	}
+	return e
 }
 
 func (s *script) draw(r *rand.Rand, model *naiveCore) command {
@@ -136,15 +141,15 @@ func (s *script) draw(r *rand.Rand, model *naiveCore) command {
 	case k < 18:
 		x.kind, x.other = cmdStore, x.s
 		if lo > 0 && r.IntN(3) > 0 {
-			x.has, x.parent = true, s.engine(q, lo-1)
+			x.has, x.parent = true, s.engine(x.s, q, lo-1)
 		} else {
 			lo = 0
 		}
 		for i := lo; i < hi; i++ {
-			x.engines = append(x.engines, s.engine(q, i))
+			x.engines = append(x.engines, s.engine(x.s, q, i))
 		}
 		if r.IntN(6) == 0 { // a hash moves here from wherever it is
-			x.engines[r.IntN(len(x.engines))] = s.engine(r.IntN(len(s.queries)), r.IntN(n))
+			x.engines[r.IntN(len(x.engines))] = s.engine(x.s, r.IntN(len(s.queries)), r.IntN(n))
 		}
 		x.contents = s.queries[q][lo:hi]
 	case k < 36:
@@ -153,13 +158,14 @@ func (s *script) draw(r *rand.Rand, model *naiveCore) command {
 			lo, hi = r.IntN(n), n
 		}
 		for i := hi - 1; i >= lo; i-- {
-			x.engines = append(x.engines, s.engine(q, i))
+			x.engines = append(x.engines, s.engine(x.s, q, i))
 		}
 	case k < 37:
 		x.kind = cmdClear
 	case k < 39:
-		x.kind, x.other, x.parent = cmdAdopt, slot(1+r.IntN(s.slots)), s.engine(q, lo)
-		x.engines = []kv.EngineHash{x.parent}
+		x.kind, x.other = cmdAdopt, slot(1+r.IntN(s.slots))
+		x.parent = s.engine(x.other, q, lo)
+		x.engines = []kv.EngineHash{s.engine(x.s, q, lo)}
 	default:
 		x.kind, x.other = cmdClone, slot(1+r.IntN(s.slots))
 		if x.other == x.s {
@@ -283,7 +289,7 @@ func TestChainBounds(t *testing.T) {
 	seeds, commands := uint64(longtest.N(2, 10)), longtest.N(4000, 10000)
 	for _, shape := range []struct{ slots, blocks int }{{3, 12}, {8, 40}, {70, 24}, {4, 700}} {
 		t.Run(fmt.Sprintf("%d-slots-%d-blocks", shape.slots, shape.blocks), func(t *testing.T) {
-			total := int64(0)
+			total, rows := int64(0), uint64(0)
 			for seed := range seeds {
 				s := makeScript(seed, shape.slots, shape.blocks, commands/(1+shape.slots/20)/(1+shape.blocks/200))
 				c, err := newChainCore(Options{})
@@ -293,8 +299,12 @@ func TestChainBounds(t *testing.T) {
 				c.arena.testEager = seed%2 == 1
 				total += s.run(t, c, seed, 2)
 				c.check()
+				rows += c.rowsMade
 			}
-			t.Logf("%d lookups while writing", total)
+			t.Logf("%d lookups while writing, %d alias rows made", total, rows)
+			if rows == 0 {
+				t.Error("no alias row was made")
+			}
 		})
 	}
 }
