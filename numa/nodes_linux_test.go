@@ -13,6 +13,7 @@ import (
 // TestEachNode pins a goroutine to each node in turn: it runs there, and what
 // it touches first lies there; without memory there, what is placed near it does.
 func TestEachNode(t *testing.T) {
+	mayPlace(t)
 	top := here(t)
 	for _, n := range top.Workplaces() {
 		unpin, err := LockAndPin(n.CPUs)
@@ -54,6 +55,7 @@ func TestEachNode(t *testing.T) {
 // TestFullNode fills a small node past its end: the rest goes elsewhere, and is
 // told.
 func TestFullNode(t *testing.T) {
+	mayPlace(t)
 	const small = 768 << 20
 	top := here(t)
 	nodes := top.MemoryNodes()

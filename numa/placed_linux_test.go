@@ -25,6 +25,23 @@ func here(t testing.TB) *Topology {
 	return top
 }
 
+// mayPlace skips t where the kernel may not be told where memory should lie: there
+// [TestForbidden] says what then holds.
+func mayPlace(t *testing.T) {
+	t.Helper()
+	b, err := NewBlock(512, OnNode(here(t).MemoryNodes()[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = b.Release() }()
+	if p := b.Placed(); p.Policy != PolicyBound {
+		t.Skipf("placement is forbidden here: %s", p.Why)
+	}
+	if _, err := b.PagesByNode(1); err != nil {
+		t.Skipf("nobody says where pages are: %v", err)
+	}
+}
+
 // touch writes a word to each page of r's usable prefix.
 func touch(r *Region) {
 	for off := uint64(0); off < r.Committed(); off += 4096 {
@@ -44,6 +61,7 @@ func nodesOf(pages []NodePages) []int {
 // TestPlaced puts a region and a block on each node with memory, and all over
 // them, and asks the kernel where they lie.
 func TestPlaced(t *testing.T) {
+	mayPlace(t)
 	top := here(t)
 	places := []Placement{top.Interleaved()}
 	for _, id := range top.MemoryNodes() {
@@ -155,6 +173,7 @@ func TestAhead(t *testing.T) {
 // lies, and not the goroutine that takes it. Where the kernel may not be told, only
 // the owner's thread takes memory.
 func TestAheadPlaced(t *testing.T) {
+	mayPlace(t)
 	for _, id := range here(t).MemoryNodes() {
 		r, err := Reserve(1<<30, OnNode(id))
 		if err != nil {
@@ -215,6 +234,7 @@ func TestAheadRefused(t *testing.T) {
 // TestShortOfMemory lets a node run out, as its meminfo has it: what is taken
 // then is preferred there and not bound, and it says so.
 func TestShortOfMemory(t *testing.T) {
+	mayPlace(t)
 	defer func(was func(int) (room, error)) { nodeRoom = was }(nodeRoom)
 	const total = 1 << 30
 	const keep = 16 << 20
@@ -320,6 +340,7 @@ func TestRoom(t *testing.T) {
 
 // TestAbsentNode asks for a node that is not there: the memory is, and says so.
 func TestAbsentNode(t *testing.T) {
+	mayPlace(t)
 	const id = 1000
 	b, err := NewBlock(HugePage/8, OnNode(id))
 	if err != nil {
