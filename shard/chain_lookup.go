@@ -65,6 +65,7 @@ type walk struct {
 	got  []uint16    // blocks that few[:live] hold of it
 	part []slotDepth // slots of alive that hold some of it by entry
 
+	ahead                   int // lines of content to ask for before a run's header is there
 	tries, restarts, yields int // reads of a run in vain; walks begun again; how often others were let run
 }
 
@@ -97,7 +98,7 @@ func (c *chainCore) lookup(ns kv.Namespace, chain []kv.ContentHash, dst []slotDe
 // start prepares w for a lookup.
 func (w *walk) start(c *chainCore, ns kv.Namespace, chain []kv.ContentHash, flat *flatAnswer) {
 	w.c, w.chain, w.ns, w.flat = c, contentWords(chain), uint64(ns), flat
-	w.tries, w.restarts, w.yields = 0, 0, 0
+	w.ahead, w.tries, w.restarts, w.yields = contentAhead, 0, 0, 0
 	w.begin()
 }
 
@@ -209,7 +210,7 @@ func (w *walk) edge(key, root uint64, i int) edgeCursor {
 // at some moment of the call.
 func (w *walk) probe() (line uint32, ok bool) {
 	if line, ok = w.c.edges.probe(&w.at); ok {
-		ahead := min((len(w.chain)-w.depth+lineWords-1)/lineWords, contentAhead)
+		ahead := min((len(w.chain)-w.depth+lineWords-1)/lineWords, w.ahead)
 		prefetch(&w.chain[w.depth], ahead)
 		prefetch(w.c.arena.w(line, 0), 1+ahead)
 	}
