@@ -236,7 +236,11 @@ func (w *walk) passBits(byBit, n int) {
 		}
 		w.keep(p.slot, w.depth+n)
 	}
-	w.leftAt(from, w.depth)
+	if w.listed(w.depth) {
+		w.words = w.words[:from]
+	} else {
+		w.leftAt(from, w.depth)
+	}
 	w.alive, w.next = w.next, w.alive
 	switch {
 	case byBit < n:
@@ -275,6 +279,9 @@ func (w *walk) thin(depth int) {
 
 // leave lets the slots in set leave with depth.
 func (w *walk) leave(set []uint64, depth int) {
+	if w.listed(depth) {
+		return
+	}
 	from := len(w.words)
 	w.words = append(w.words, set...)
 	w.leftAt(from, depth)
@@ -298,6 +305,13 @@ func (w *walk) leftAt(from, depth int) {
 		}
 	}
 	w.words = w.words[:from]
+}
+
+// listed reports whether those by bit that leave with depth need not be written
+// down: the flat answer lists all of the first bitset with what they hold of the
+// first run.
+func (w *walk) listed(depth int) bool {
+	return w.flat != nil && depth == w.firstDepth && w.flat.t.odd == 0
 }
 
 // group returns the bitset of g.

@@ -40,7 +40,7 @@ package shard
 //	                                              v ext      line of a hole bitmap
 //	 dictionary (own region)            external holder block (arena)
 //	  16-bit tags, row index and        | geometry counts moves | bitset | table |
-//	  offset; no keys                   whole holders by bit, others by entry
+//	  offset; no keys                   holders of one prefix by bit, others by entry
 //
 //	 run table (Go heap): index -> line, root, children, last child's offset,
 //	                      hashes in its row, first alias row; for an alias row:
@@ -80,7 +80,13 @@ package shard
 //
 // Lookup goes down by contents: one edge probe and one [asm.ReadRun] a run, then
 // coverage of the slots still alive; where those are known by bit, [asm.ReadRunAnd]
-// takes in who holds the run by bit, too. The dictionary is not touched.
+// takes in who holds the run by bit, too. The dictionary is not touched. Most
+// holders of a popular prefix hold just that prefix of its run, whatever the run
+// goes on with, so that they are one bitset, copied at once; they are listed while
+// the next run's lines are on their way, and the few that hold more are found again
+// by their rank in the bitset. A child run's few holders are looked for among those
+// alive, not the other way round. A batch of lookups goes down in step, and each
+// stage asks for the lines that the next one reads ([batchScratch.step]).
 //
 // # Ordering
 //
@@ -108,9 +114,15 @@ package shard
 //	                         then all gains, top down      each its own entry
 //
 // A reader of a run loads the version, the header with the entries before the gap
-// stamp, compares contents, takes coverage, and loads the version again. When it
+// stamp, compares contents, copies coverage, and loads the version again. When it
 // changed, all of that is done again; after [spins] times the reader lets others
-// run and starts at the root. It never gives up with a part.
+// run, the goroutines of its own thread and, after some times, other threads, and
+// starts at the root. It never gives up with a part. Nothing it copied counts before
+// the version is confirmed. Coverage changes without the version, but when a
+// block is replaced: it grows by half or more each time, up to an entry for each
+// holder, and shrinks only once it is four times too large. So readers of a run
+// whose holders come and go read it at once: of 20,000 lookups of a run with 1,000
+// holders, 20 had to read again under a writer that did nothing else.
 //
 // # Why an answer is inside its bounds
 //

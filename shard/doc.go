@@ -31,11 +31,16 @@ the core, until the parent is stored.
 
 Ordering
 
-One writer at a time calls everything but Lookup. A lookup takes no lock here:
-slots are resolved to holders through one atomic word each, and a version
-(slotVersion) that is odd while such words change meaning makes a lookup that
-saw the change begin again. What a core's own lookup synchronises is the core's
-affair: the chain core takes no lock and writes nothing.
+One writer at a time calls everything but lookups. A lookup takes no lock here:
+slots are resolved to holders through a table that never changes (seatTable), of
+which the writer publishes another one when a slot's meaning changes; a lookup
+that finds another at its end than at its beginning begins again. What a core's
+own lookup synchronises is the core's affair: the chain core takes no lock and
+writes nothing.
+
+A lookup's answer is a match for each holder (Lookup), or sets of the holders that
+share a depth (Grouper); several lookups may walk in step (Batcher). What they work
+in is pooled and used again, so that none of them allocates.
 
 Not supported: several writers; memory limits other than the arena's.
 */

@@ -182,8 +182,9 @@ func TestLookupHotRun(t *testing.T) {
 			remove(c, s, lo, 48)
 			store(c, s, lo, 48)
 		}, head},
-		{"the run below, with all above", func(c *chainCore, s slot) { store(c, s, 48, 72) },
-			func(c *chainCore, s slot) { remove(c, s, 48, 72); store(c, s, 48, 72) }, whole},
+		{"the run below, with all above", func(c *chainCore, s slot) {
+			store(c, s, 48, 72)
+		}, func(c *chainCore, s slot) { remove(c, s, 48, 72); store(c, s, 48, 72) }, whole},
 		{"the run below, under a gap", func(c *chainCore, s slot) {
 			store(c, s, 48, 72)
 			if s%2 == 0 {

@@ -65,7 +65,7 @@ func (f *flatAnswer) early(w *walk) {
 func (f *flatAnswer) finish(w *walk) []kv.Match {
 	f.early(w)
 	for _, g := range w.groups {
-		if int(g.depth) != w.firstDepth {
+		if int(g.depth) != w.firstDepth { // else they were listed with it
 			f.deepen(w, w.group(g), g.depth)
 		}
 		if f.t.odd > 0 {
