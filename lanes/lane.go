@@ -50,6 +50,8 @@ type lane struct {
 	wake        chan struct{}
 	workers     atomic.Int32 // at home here
 
+	_ [64]byte // others look at what is above, the lane writes what is below
+
 	counters
 
 	// The goroutine's own.
