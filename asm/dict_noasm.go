@@ -5,13 +5,13 @@
 package asm
 
 func dictInsertAVX512(*DictTable, []uint64, uint32, []uint32) int {
-	panic("BUG: asm: no assembly in this build")
+	panic(noAssembly)
 }
 func dictInsertAVX2(*DictTable, []uint64, uint32, []uint32) int {
-	panic("BUG: asm: no assembly in this build")
+	panic(noAssembly)
 }
-func dictDeleteAVX512(*DictTable, []uint64, uint32) int { panic("BUG: asm: no assembly in this build") }
-func dictDeleteAVX2(*DictTable, []uint64, uint32) int   { panic("BUG: asm: no assembly in this build") }
-func dictProbeAVX512(*DictTable, []uint64, []uint32)    { panic("BUG: asm: no assembly in this build") }
-func dictProbeAVX2(*DictTable, []uint64, []uint32)      { panic("BUG: asm: no assembly in this build") }
-func dictPrefetchAVX2(*DictTable, []uint64)             { panic("BUG: asm: no assembly in this build") }
+func dictDeleteAVX512(*DictTable, []uint64, uint32) int { panic(noAssembly) }
+func dictDeleteAVX2(*DictTable, []uint64, uint32) int   { panic(noAssembly) }
+func dictProbeAVX512(*DictTable, []uint64, []uint32)    { panic(noAssembly) }
+func dictProbeAVX2(*DictTable, []uint64, []uint32)      { panic(noAssembly) }
+func dictPrefetchAVX2(*DictTable, []uint64)             { panic(noAssembly) }

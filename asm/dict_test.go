@@ -202,6 +202,7 @@ func TestDictAgainstTwin(t *testing.T) {
 				default:
 					d.grow(min(uint64(lines)*3, d.fast.Lines+1+r.Uint64N(uint64(lines))))
 				}
+				DictPrefetch(d.fast, some(r.IntN(150)))
 				d.look(some(1 + r.IntN(150)))
 			}
 			d.empty()
@@ -209,7 +210,7 @@ func TestDictAgainstTwin(t *testing.T) {
 				t.Fatalf("seed %d: delete from an empty table found something", seed)
 			}
 		}
-	}, "dictInsert", "dictDelete", "dictProbe")
+	}, "dictInsert", "dictDelete", "dictProbe", "dictPrefetch")
 }
 
 // TestDictManyOfOneKey grows a table in which thousands of positions have one key.

@@ -14,11 +14,19 @@ import (
 // PrefetchRange asks for n lines of 64 bytes from the one that p is in, which need
 // not be mapped.
 //
-// The generic twins of both hints do nothing: Go has no way to say them, and a plain
+// The generic twins of all hints do nothing: Go has no way to say them, and a plain
 // load would wait for what is only a wish.
 func PrefetchRange(p unsafe.Pointer, n int) {
 	if cpu.AVX2 && n > 0 {
 		prefetchRangeAVX2(p, n)
+	}
+}
+
+// PrefetchLines asks for the lines of 64 bytes with the numbers lines from base, into
+// the second cache: it has room for more requests under way than the first.
+func PrefetchLines(base unsafe.Pointer, lines []uint32) {
+	if cpu.AVX2 && len(lines) > 0 {
+		prefetchLinesAVX2(base, &lines[0], len(lines))
 	}
 }
 

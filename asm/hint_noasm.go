@@ -6,5 +6,6 @@ package asm
 
 import "unsafe"
 
-func prefetchRangeAVX2(_ unsafe.Pointer, _ int) { panic(noAssembly) }
-func pauseAVX2()                                { panic(noAssembly) }
+func prefetchRangeAVX2(_ unsafe.Pointer, _ int)      { panic(noAssembly) }
+func prefetchLinesAVX2(unsafe.Pointer, *uint32, int) { panic(noAssembly) }
+func pauseAVX2()                                     { panic(noAssembly) }

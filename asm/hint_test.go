@@ -15,8 +15,10 @@ func TestHints(t *testing.T) {
 	asmtest.ForEachLevel(t, func(*testing.T) {
 		PrefetchRange(nil, 0)
 		PrefetchRange(nil, 100)
+		PrefetchLines(nil, nil)
+		PrefetchLines(nil, []uint32{0, 1, 1<<32 - 1})
 		Pause()
-	}, "prefetchRange", "pause")
+	}, "prefetchRange", "prefetchLines", "pause")
 }
 
 func BenchmarkHints(b *testing.B) {

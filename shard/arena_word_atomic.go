@@ -9,8 +9,8 @@ import "sync/atomic"
 // storeWord writes a word that readers may be loading.
 func storeWord(p *uint64, v uint64) { atomic.StoreUint64(p, v) }
 
-// copyWords writes words that are the writer's alone, but lie where a reader may
-// still be looking for what was there before and will see that it is gone.
+// copyWords writes words that lie where a reader may still be looking for what was
+// there before and will see that it is gone, or that a later store publishes.
 func copyWords(dst, src []uint64) {
 	for i, v := range src[:len(dst)] {
 		storeWord(&dst[i], v)

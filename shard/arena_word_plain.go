@@ -9,6 +9,6 @@ package shard
 // it; an atomic one costs an exchange each.
 func storeWord(p *uint64, v uint64) { *p = v }
 
-// copyWords writes words that are the writer's alone, but lie where a reader may
-// still be looking for what was there before and will see that it is gone.
+// copyWords writes words that lie where a reader may still be looking for what was
+// there before and will see that it is gone, or that a later store publishes.
 func copyWords(dst, src []uint64) { copy(dst, src) }

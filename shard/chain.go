@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync/atomic"
 
+	"kindex/asm"
 	"kindex/internal/kv"
 )
 
@@ -38,6 +39,8 @@ type chainCore struct {
 	rowsMade   uint64   // alias rows, ever
 	stale      []uint32 // runs whose count was put off, perhaps twice or freed
 
+	tails *[1 << (64 - tailShift)]tail // by engine hash
+
 	// Scratch of one mutating call.
 	segs    []segment
 	touched []uint32 // indices of runs that lost coverage
@@ -61,7 +64,6 @@ type slotState struct {
 	mayGap bool
 	held   uint64 // positions
 	runs   runSet // that the slot holds something of
-	last   uint32 // position where its last store ended: a guess
 	cursor uint32 // position that its next removal may begin at: a guess
 	exc    *exceptions
 	// rows has the alias row that the slot uses, by run, for each run that the slot
@@ -77,7 +79,7 @@ var _ core = (*chainCore)(nil)
 //
 // Errors: the kernel's, when not even a small address space can be had.
 func newChainCore(o Options) (*chainCore, error) {
-	c := &chainCore{found: make([]uint32, candidates)}
+	c := &chainCore{found: make([]uint32, candidates), tails: new([1 << (64 - tailShift)]tail)}
 	c.dict.sizes = dictDefault
 	c.arena.placement = o.Placement
 	if err := c.arena.init(o.ArenaBytes); err != nil {
@@ -161,10 +163,42 @@ func (c *chainCore) namespace(p pos) kv.Namespace {
 	return ns
 }
 
+// expectMost is the number of hashes up to which the dictionary's lines are worth
+// asking for ahead: the kernels of longer events overlap their own.
+const expectMost = 16
+
+// expect asks for the lines that a short event will change: most events are one
+// decoded block, whose one line would else be waited for in the end.
+func (c *chainCore) expect(engines []kv.EngineHash) {
+	if len(engines) <= expectMost {
+		asm.DictPrefetch(&c.dict.table, engineWords(engines))
+		runtime.KeepAlive(c)
+	}
+}
+
 func (c *chainCore) find(s slot, e kv.EngineHash) pos {
 	p := pos(c.mapped(s, c.slot(s), uint64(e)))
 	runtime.KeepAlive(c)
 	return p
+}
+
+// tail is where a store ended, which the next one often goes on from: a guess that
+// saves the dictionary's line and is wrong only where it says nothing.
+type tail struct {
+	p   uint32
+	tag uint32 // of the engine hash
+}
+
+// tailShift leaves as many tails as decoding chains may be at once, in 64 KiB.
+const (
+	tailShift = 64 - 13
+	tailMix   = 0x9E3779B97F4A7C15
+)
+
+// noteTail notes that a store ended at p, by e.
+func (c *chainCore) noteTail(e uint64, p uint32) {
+	h := e * tailMix
+	c.tails[h>>tailShift] = tail{p: p, tag: uint32(h)}
 }
 
 // mapped returns the position that s holds by e, 0 when there is none. It sees
@@ -176,8 +210,9 @@ func (c *chainCore) mapped(s slot, st *slotState, e uint64) uint32 {
 	if p, ok := st.exc.find(e); ok {
 		return p
 	}
-	if p := st.last; c.maps(s, st, p, e) {
-		return p
+	h := e * tailMix
+	if t := c.tails[h>>tailShift]; t.tag == uint32(h) && c.maps(s, st, t.p, e) {
+		return t.p
 	}
 	if st.held == 0 && len(c.over.list) == 0 || c.dict.n == 0 {
 		return 0

@@ -92,7 +92,7 @@ func (c *chainCore) storeMoves(s slot, st *slotState, engines []uint64, held []u
 			} else if c.holdsCanonical(s, st, p) {
 				was = p
 			}
-			st.last = p // so that a hash told again and again is found at once
+			c.noteTail(e, p) // so that a hash told again and again is found at once
 			if was == p {
 				held[i/64] |= 1 << (i % 64)
 				continue

@@ -48,6 +48,8 @@ func (c *naiveCore) close(s slot) {
 	delete(c.slots, s)
 }
 
+func (c *naiveCore) expect([]kv.EngineHash) {}
+
 func (c *naiveCore) find(s slot, e kv.EngineHash) pos {
 	if n := c.slots[s][e]; n != nil {
 		return n.id

@@ -44,7 +44,7 @@ func (c *chainCore) store(s slot, ns kv.Namespace, at pos, engines []kv.EngineHa
 		moved = c.storeMoves(s, st, es, held, moved)
 	}
 	last := &c.segs[len(c.segs)-1]
-	st.last = c.position(last.line, last.hi-1)
+	c.noteTail(es[len(es)-1], c.position(last.line, last.hi-1))
 	c.settle(s, st)
 	runtime.KeepAlive(c)
 	return moved, nil
@@ -225,15 +225,17 @@ func (c *chainCore) cleanAbove(line uint32, s slot, st *slotState) bool {
 
 // markHeld sets the bits of g's blocks that h holds.
 func (c *chainCore) markHeld(held []uint64, g *segment, h holding) {
-	if h.prefix <= g.lo && h.holes == 0 {
+	end := min(h.prefix, g.hi)
+	if end > g.lo {
+		blockSpan(g.first, g.first+end-g.lo, func(w int, mask uint64) { held[w] |= mask })
+	}
+	if h.holes == 0 {
 		return
 	}
-	for off := g.lo; off < g.hi; off++ {
+	for off := max(end, g.lo); off < g.hi; off++ {
 		if c.holds(h, off) {
 			i := g.first + off - g.lo
 			held[i/64] |= 1 << (i % 64)
-		} else if h.holes == 0 {
-			return
 		}
 	}
 }

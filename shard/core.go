@@ -39,6 +39,9 @@ type core interface {
 	// close clears s for good.
 	close(s slot)
 
+	// expect says that a store or removal of engines is about to come. It changes
+	// nothing.
+	expect(engines []kv.EngineHash)
 	// find returns the position that s holds by e, or 0.
 	find(s slot, e kv.EngineHash) pos
 	// namespace returns the namespace whose tree p lies in.

@@ -17,14 +17,15 @@ import "kindex/asm"
 //
 // Concurrency: the writer's alone, so its words are plain.
 type dict struct {
-	memory dictMemory
-	table  asm.DictTable
-	n      uint64 // entries
-	goal   uint64 // homes that memory is being got for; 0: none
-	pace   uint64 // lines, in eighths, that an insert pays the sweep of
-	owed   uint64 // what is paid and not yet swept
-	sweep  asm.DictSweep
-	sizes  dictSizes
+	memory  dictMemory
+	table   asm.DictTable
+	n       uint64 // entries
+	goal    uint64 // homes that memory is being got for; 0: none
+	pace    uint64 // lines, in eighths, that an insert pays the sweep of
+	owed    uint64 // what is paid and not yet swept
+	sweep   asm.DictSweep
+	sizes   dictSizes
+	lineBuf []uint32 // scratch of a sweep
 }
 
 // dictSizes are lines.
@@ -146,12 +147,22 @@ func (c *chainCore) sweepDict(n int) {
 }
 
 // sweepLines moves what has its home in the next n lines. The keys come from the
-// runs, with nothing waiting for one before the next is asked for.
+// rows, whose lines are all asked for before the first is wanted.
 func (c *chainCore) sweepLines(n uint64) {
 	s := &c.dict.sweep
 	c.dict.table.Gather(s, n)
+	if cap(c.dict.lineBuf) < len(s.Keys) {
+		c.dict.lineBuf = make([]uint32, 2*len(s.Keys))
+	}
+	lines := c.dict.lineBuf[:len(s.Keys)]
 	for i, p := range s.Positions {
-		s.Keys[i] = c.engineOf(p)
+		info := c.runs.at(p >> offsetBits)
+		word := uint64(info.line)*lineWords + uint64(info.firstName()) + uint64(p&posOffset)
+		s.Keys[i], lines[i] = word, uint32(word/lineWords)
+	}
+	c.arena.prefetch(lines)
+	for i, word := range s.Keys {
+		s.Keys[i] = *c.arena.w(uint32(word/lineWords), int(word%lineWords))
 	}
 	c.dict.table.Move(s)
 }

@@ -89,6 +89,8 @@ func (c *positionalCore) close(s slot) {
 	c.slots[s] = nil
 }
 
+func (c *positionalCore) expect([]kv.EngineHash) {}
+
 func (c *positionalCore) find(s slot, e kv.EngineHash) pos { return pos(c.slots[s].by[e]) }
 
 func (c *positionalCore) namespace(p pos) kv.Namespace { return c.entries[p].ns }

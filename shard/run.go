@@ -215,7 +215,7 @@ func (c *chainCore) newRun(ns uint64, at place, contents, engines []uint64) (lin
 	for k := range inlineHolders {
 		storeWord(a.w(line, runEntry0+k), 0)
 	}
-	storeWords(c.content(line, 0, n), contents)
+	copyWords(c.content(line, 0, n), contents)
 	c.end(line)
 	c.fill(idx, engines[:n])
 	c.insertEdge(edgeTag(key, flags, contents[0]), line)
@@ -260,7 +260,7 @@ func (c *chainCore) appendable(line uint32) int {
 // engine hashes are for [chainCore.name].
 func (c *chainCore) appendRun(line uint32, contents []uint64) {
 	length := c.runLen(line)
-	storeWords(c.content(line, length, length+len(contents)), contents)
+	copyWords(c.content(line, length, length+len(contents)), contents)
 	c.setLen(line, length+len(contents))
 }
 
@@ -304,11 +304,4 @@ func (c *chainCore) truncate(line uint32, n int) {
 	c.begin(line)
 	storeWord(c.arena.w(line, runShape), shape&^(0xffff<<shapeLen|0xffffffff)|uint64(n)<<shapeLen|uint64(uint32(shape)+1))
 	c.end(line)
-}
-
-// storeWords writes src to dst, word by word, for readers.
-func storeWords(dst, src []uint64) {
-	for i := range dst {
-		storeWord(&dst[i], src[i])
-	}
 }

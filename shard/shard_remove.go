@@ -13,6 +13,7 @@ func (s *Shard) Remove(id Holder, rm *Remove) error {
 	if err := rm.valid(); err != nil {
 		return err
 	}
+	s.core.expect(rm.Engines)
 	ri := -1
 	for i := range h.raws {
 		if h.raws[i].tier == rm.Tier && h.raws[i].group == rm.Group {

@@ -23,6 +23,7 @@ func (s *Shard) Store(id Holder, st *Store) error {
 }
 
 func (s *Shard) store(h *holder, st *Store) error {
+	s.core.expect(st.Engines)
 	if st.placeholder() {
 		for _, e := range st.Engines {
 			if err := s.storePlaceholder(h, st.Tier, st.Group, e); err != nil {
