@@ -39,7 +39,7 @@ type chainCore struct {
 	rowsMade   uint64   // alias rows, ever
 	stale      []uint32 // runs whose count was put off, perhaps twice or freed
 
-	tails *[1 << (64 - tailShift)]tail // by engine hash
+	tails *tails
 
 	// Scratch of one mutating call.
 	segs    []segment
@@ -79,7 +79,7 @@ var _ core = (*chainCore)(nil)
 //
 // Errors: the kernel's, when not even a small address space can be had.
 func newChainCore(o Options) (*chainCore, error) {
-	c := &chainCore{found: make([]uint32, candidates), tails: new([1 << (64 - tailShift)]tail)}
+	c := &chainCore{found: make([]uint32, candidates), tails: new(tails)}
 	c.dict.sizes = dictDefault
 	c.arena.placement = o.Placement
 	if err := c.arena.init(o.ArenaBytes); err != nil {
@@ -182,23 +182,25 @@ func (c *chainCore) find(s slot, e kv.EngineHash) pos {
 	return p
 }
 
-// tail is where a store ended, which the next one often goes on from: a guess that
-// saves the dictionary's line and is wrong only where it says nothing.
-type tail struct {
-	p   uint32
-	tag uint32 // of the engine hash
-}
+// tails are where the last stores ended, by engine hash: the next ones go on from
+// there. A tail is a guess, which saves the dictionary's line; so many as there may
+// be chains decoding at once, in 64 KiB.
+type tails [1 << tailBits]tail
 
-// tailShift leaves as many tails as decoding chains may be at once, in 64 KiB.
-const (
-	tailShift = 64 - 13
-	tailMix   = 0x9E3779B97F4A7C15
-)
+type tail struct{ p, tag uint32 }
+
+const tailBits = 13
+
+// of returns the tail for e, and the tag that it has when it is e's.
+func (t *tails) of(e uint64) (*tail, uint32) {
+	h := e * 0x9E3779B97F4A7C15
+	return &t[h>>(64-tailBits)], uint32(h)
+}
 
 // noteTail notes that a store ended at p, by e.
 func (c *chainCore) noteTail(e uint64, p uint32) {
-	h := e * tailMix
-	c.tails[h>>tailShift] = tail{p: p, tag: uint32(h)}
+	t, tag := c.tails.of(e)
+	*t = tail{p, tag}
 }
 
 // mapped returns the position that s holds by e, 0 when there is none. It sees
@@ -210,8 +212,7 @@ func (c *chainCore) mapped(s slot, st *slotState, e uint64) uint32 {
 	if p, ok := st.exc.find(e); ok {
 		return p
 	}
-	h := e * tailMix
-	if t := c.tails[h>>tailShift]; t.tag == uint32(h) && c.maps(s, st, t.p, e) {
+	if t, tag := c.tails.of(e); t.tag == tag && c.maps(s, st, t.p, e) {
 		return t.p
 	}
 	if st.held == 0 && len(c.over.list) == 0 || c.dict.n == 0 {

@@ -45,7 +45,8 @@ package shard
 //	 run table (Go heap): index -> line, root, children, last child's offset,
 //	                      hashes in its row, first alias row; for an alias row:
 //	                      line (arena), run, hashes in it, users, next row
-//	 slots (Go heap): counts, guesses, set of runs, alias rows by run, exceptions
+//	 tails (Go heap): where the last stores ended, by engine hash
+//	 slots (Go heap): counts, a guess, set of runs, alias rows by run, exceptions
 //
 // One block costs 16 bytes in its run and 14 in the dictionary at the load at
 // which that grows, for all who hold it by one hash, and 8 and 14 for all who hold
@@ -74,7 +75,7 @@ package shard
 // row goes with the last slot that used it, an empty run is freed, and perhaps its
 // parents ([chainCore.settle]).
 //
-// Find asks the slot's exceptions, its guess, and the dictionary. The slot's
+// Find asks the slot's exceptions, the tails, and the dictionary. The slot's
 // position is that of the candidate in a row it uses whose position it covers: by
 // canonical hash a slot holds at most one position of each hash.
 //

@@ -175,7 +175,7 @@ func (c *chainCore) stats(st *Stats) {
 	st.Runs = uint64(c.runs.count - c.runs.rows)
 	c.arena.bytes(&st.Bytes)
 	st.Bytes[PurposeRuns] += c.runs.bytes()
-	st.Bytes[PurposeDictionary] += c.dict.lines() * lineBytes
+	st.Bytes[PurposeDictionary] += c.dict.lines()*lineBytes + 8<<tailBits
 	st.Bytes[PurposeRuns] += uint64(cap(c.stale)) * 4
 	for _, page := range c.slots {
 		if page == nil {
