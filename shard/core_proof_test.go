@@ -520,7 +520,7 @@ func TestCoreFull(t *testing.T) {
 				}
 				steps := 2500
 				if RaceEnabled {
-					steps = 500
+					steps = max(500, 6*int(kib)) // as many as it takes to fill memory
 				}
 				for i := range steps {
 					before := d.refused
