@@ -60,8 +60,14 @@ func (r *Region) Refill(off, n uint64) error {
 	if r.touchPlaces() {
 		return fill()
 	}
+	return aside(fill)
+}
+
+// aside calls fn on another goroutine and waits for it: what the kernel does
+// meanwhile is not time that the caller's thread has used.
+func aside(fn func() error) error {
 	done := make(chan error)
-	go func() { done <- fill() }()
+	go func() { done <- fn() }()
 	return <-done
 }
 

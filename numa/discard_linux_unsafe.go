@@ -23,7 +23,8 @@ import (
 // [Region.AdviseHuge].
 //
 // Errors: the kernel's; memory that is locked, for one, stays.
-// Cost: 5 to 50 us for a huge page or a part of it.
+// Cost: 5 to 50 us for a huge page or a part of it, and the answers of all CPUs that
+// run threads of this process, for which it is not the caller who keeps its CPU busy.
 func (r *Region) Discard(off, n uint64) error {
 	page := uint64(os.Getpagesize())
 	from, to := roundUp(off, page), (off+n)&^(page-1)
@@ -34,13 +35,16 @@ func (r *Region) Discard(off, n uint64) error {
 		return nil
 	}
 	first, last := from&^(HugePage-1), roundUp(to, HugePage)
-	if first != from {
-		r.adviseSmall(first)
-	}
-	if last != to && (first == from || last-HugePage != first) {
-		r.adviseSmall(last - HugePage)
-	}
-	if err := unix.Madvise(r.bytes(from, to-from), unix.MADV_DONTNEED); err != nil {
+	err := aside(func() error {
+		if first != from {
+			r.adviseSmall(first)
+		}
+		if last != to && (first == from || last-HugePage != first) {
+			r.adviseSmall(last - HugePage)
+		}
+		return unix.Madvise(r.bytes(from, to-from), unix.MADV_DONTNEED)
+	})
+	if err != nil {
 		return fmt.Errorf("numa: discard %d bytes: %w", to-from, err)
 	}
 	return nil
