@@ -5,7 +5,10 @@
 
 package shard
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // pageSet is a set of page numbers, none of them 0, with its least and greatest.
 //
@@ -57,8 +60,8 @@ func (s *pageSet) lowest() uint32 {
 
 // highest returns the greatest number, 0 when there is none.
 func (s *pageSet) highest() uint32 {
-	for i := len(s.sums) - 1; i >= 0; i-- {
-		if sum := s.sums[i]; sum != 0 {
+	for i, sum := range slices.Backward(s.sums) {
+		if sum != 0 {
 			w := i*64 + 63 - bits.LeadingZeros64(sum)
 			return uint32(w*64 + 63 - bits.LeadingZeros64(s.words[w]))
 		}

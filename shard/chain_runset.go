@@ -5,7 +5,10 @@
 
 package shard
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // runSet is the set of runs, by index, that one slot holds something of.
 //
@@ -83,8 +86,8 @@ func (s *runSet) del(idx uint32) {
 // nothing else of the set.
 func (s *runSet) each(fn func(idx uint32)) {
 	for _, b := range s.buckets {
-		for i := len(b) - 1; i >= 0; i-- {
-			fn(b[i])
+		for _, idx := range slices.Backward(b) {
+			fn(idx)
 		}
 	}
 }
