@@ -28,13 +28,14 @@ import (
 //
 // Concurrency: any goroutine.
 type Host struct {
-	cfg  Config
-	log  *slog.Logger
-	idx  *Writer
-	pool *lanes.Pool
-	src  source
-	reg  *registry
-	met  *metrics
+	cfg   Config
+	log   *slog.Logger
+	idx   *Writer
+	pool  *lanes.Pool
+	plans []nodePlan
+	src   source
+	reg   *registry
+	met   *metrics
 
 	logSink *LogSink // nil where the caller brought a logger of its own
 
@@ -60,7 +61,11 @@ func New(cfg Config, log *slog.Logger) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newHost(cfg, src, log)
+	h, err := newHost(cfg, src, log)
+	if err != nil {
+		return nil, errors.Join(err, src.close())
+	}
+	return h, nil
 }
 
 // newHost is New over any source.
@@ -69,11 +74,11 @@ func newHost(cfg Config, src source, log *slog.Logger) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	idx, pool, err := build(&cfg, plans, log)
+	idx, pool, err := build(&cfg, plans)
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{cfg: cfg, log: log, idx: NewPoolWriter(idx, pool), pool: pool, src: src, dumps: make(chan struct{}, maxDumps)}
+	h := &Host{cfg: cfg, log: log, idx: NewPoolWriter(idx, pool), pool: pool, plans: plans, src: src, dumps: make(chan struct{}, maxDumps)}
 	h.scratch.New = func() any { return newQueryScratch(int(h.scratches.Add(1))) }
 	h.met = newMetrics(h)
 	h.reg = newRegistry(&h.cfg, h.idx, src, h.met.streamHooks, log)
@@ -126,6 +131,7 @@ func (h *Host) Serve(ctx context.Context) error {
 			return errors.Join(fmt.Errorf("worker %s: %w", h.cfg.Workers[i].Instance, err), h.ln.Close(), h.Close())
 		}
 	}
+	h.logPlaces()
 	h.warnIfOpen()
 	h.log.Info("serving", "url", "http://"+h.Addr().String(), "index", h.cfg.KVIndex, "cpu_features", asm.Level(), "workers", len(h.cfg.Workers))
 	served := make(chan error, 1)

@@ -8,7 +8,6 @@ package indexsrv
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"strconv"
 	"strings"
@@ -165,7 +164,7 @@ func (c *Config) settle() error {
 }
 
 // build makes the index and the lanes as planned.
-func build(cfg *Config, plans []nodePlan, log *slog.Logger) (*shard.Sharded, *lanes.Pool, error) {
+func build(cfg *Config, plans []nodePlan) (*shard.Sharded, *lanes.Pool, error) {
 	var opts []shard.Options
 	var o lanes.Options
 	for _, p := range plans {
@@ -175,21 +174,27 @@ func build(cfg *Config, plans []nodePlan, log *slog.Logger) (*shard.Sharded, *la
 			opts = append(opts, so)
 		}
 		o.Nodes = append(o.Nodes, lanes.Node{ID: p.node, Shards: p.shards, Lanes: p.lanes, CPUs: p.cpus})
-		log.Info("node", "node", p.node, "cpus_of", p.host, "shards", p.shards, "lanes", p.lanes,
-			"memory", p.memory.String(), "threads", p.why)
 	}
 	idx, err := shard.NewSharded(cfg.KVIndex, opts...)
 	if err != nil {
 		return nil, nil, fmt.Errorf("kv-index: %w", err)
-	}
-	for _, a := range numa.Accounts(0) {
-		if a.Why != "" {
-			log.Warn("memory is not where it should be", "wanted", a.Want.String(), "why", a.Why)
-		}
 	}
 	pool, err := lanes.New(o)
 	if err != nil {
 		return nil, nil, fmt.Errorf("pin: %w", err)
 	}
 	return idx, pool, nil
+}
+
+// logPlaces says what each node carries, and what is not where it should be.
+func (h *Host) logPlaces() {
+	for _, p := range h.plans {
+		h.log.Info("node", "node", p.node, "cpus_of", p.host, "shards", p.shards, "lanes", p.lanes,
+			"memory", p.memory.String(), "threads", p.why)
+	}
+	for _, a := range numa.Accounts(0) {
+		if a.Why != "" {
+			h.log.Warn("memory is not where it should be", "wanted", a.Want.String(), "why", a.Why)
+		}
+	}
 }
