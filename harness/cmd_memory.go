@@ -76,7 +76,7 @@ func runMemory(ctx context.Context, c *command, args []string, stdout, stderr io
 // counts reads a list such as 1,4,16.
 func counts(name, text string) ([]int, error) {
 	var out []int
-	for _, s := range strings.Split(text, ",") {
+	for s := range strings.SplitSeq(text, ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(s))
 		if err != nil || n < 1 {
 			return nil, fmt.Errorf("%s %q: must be numbers from 1 with commas between, such as 1,4,16", name, text)

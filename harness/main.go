@@ -39,6 +39,7 @@ func commands() []command {
 		{"corpus", "--trace FILE | --generate | FILE [flags]", "make a corpus of look-ups and events from a request trace by rule SIM1, or describe one", runCorpus},
 		{"mooncake", "[--corpus FILE] [flags]", "replay a corpus through an index: CPU time a block operation, look-ups, memory, the rate it sustains; series beside peers", runMooncake},
 		{"memory", "[flags]", "bytes for each membership and each distinct block, by purpose, with chains held by 1, 4, 16 and 128 workers", runMemory},
+		{"churn", "[flags]", "decode blocks stored and evicted one by one in an index that stays as big: cost, look-ups and bytes over time, the longest operation", runChurn},
 	}
 }
 

@@ -59,6 +59,21 @@ func TestMemoryCommand(t *testing.T) {
 	}
 }
 
+func TestChurnCommand(t *testing.T) {
+	args := []string{"churn", "--workers", "4", "--memberships", "4000", "--pool", "9", "--prompts", "5", "--prompt-blocks", "8", "--decode-blocks", "6", "--events", "1000", "--runs", "2"}
+	got := object(t, args...)
+	want(t, got, "corpus", "seed", "ops", "block_ops", "cpu_ns_per_block_op", "block_ops_per_cpu_s", "wall_s", "lookup_ns", "bytes_per_membership", "bytes_per_distinct_block",
+		"exact", "machine", "drift_percent", "flat_memory", "flat_lookup", "operations", "control", "over_1ms_again", "foreign_cpus")
+	run := item(t, got["runs"], 1)
+	want(t, run, "fill", "segments", "clock_ns", "drift")
+	m, _ := run.(map[string]any)
+	want(t, item(t, m["segments"], 11), "events", "cpu_ns_per_event", "cpu_ns_per_block", "lookup_ns", "bytes_per_membership", "bytes_per_membership_by_purpose", "operations", "control")
+	out, code := program(t, args...)
+	if code != 0 || !strings.Contains(out, "last segment against second") || !strings.Contains(out, "| 12 |") || !strings.Contains(out, ", 0 wrong") {
+		t.Errorf("exit %d:\n%s", code, out)
+	}
+}
+
 // TestTrialsUsage: what cannot be right is refused with one line.
 func TestTrialsUsage(t *testing.T) {
 	for _, test := range []struct {
@@ -76,6 +91,11 @@ func TestTrialsUsage(t *testing.T) {
 		{[]string{"memory", "--private"}, "--private: only with --one", 2},
 		{[]string{"memory", "--kv-index", "tree"}, `--kv-index "tree": must be chain`, 2},
 		{[]string{"memory", "--runs", "0"}, "--runs 0: must be 1 to 1000", 2},
+		{[]string{"churn", "--segments", "2"}, "--segments 2: must be 3 to", 2},
+		{[]string{"churn", "--memberships", "1000"}, "--memberships 1000: must be at least", 2},
+		{[]string{"churn", "--prompts", "600"}, "--prompts 600: must be 1 to 512", 2},
+		{[]string{"churn", "--minutes", "-1"}, "--minutes -1: must be above 0 to", 2},
+		{[]string{"churn", "--minutes", "1", "--events", "5"}, "--events 5 with --minutes 1: give one of them", 2},
 		{[]string{"memory", "x"}, `unexpected argument "x"`, 2},
 	} {
 		var out, errs bytes.Buffer
