@@ -53,7 +53,7 @@ type chainCore struct {
 const (
 	slotPage  = 1 << 8
 	slotPages = 1 << 16 / slotPage
-	slotBytes = 88 // of a slotState
+	slotBytes = 80 // of a slotState
 )
 
 // slotState is what the writer knows of one slot.
@@ -64,8 +64,12 @@ type slotState struct {
 	mayGap bool
 	held   uint64 // positions
 	runs   runSet // that the slot holds something of
-	cursor uint32 // position that its next removal may begin at: a guess
-	exc    *exceptions
+	// cursor is the position that its next removal may begin at: a guess. above is
+	// the hash there where that was at hand, so that a wrong guess costs nothing.
+	cursor  uint32
+	aboveIs bool
+	above   uint64
+	exc     *exceptions
 	// rows has the alias row that the slot uses, by run, for each run that the slot
 	// holds something of by other hashes than the run's own row has; nil: none.
 	rows map[uint32]uint32

@@ -6,7 +6,10 @@
 
 package shard
 
-import "kindex/internal/kv"
+import (
+	"kindex/asm"
+	"kindex/internal/kv"
+)
 
 // overlay is what a slot will hold of one run once the event is applied.
 type overlay struct {
@@ -74,6 +77,7 @@ func (c *chainCore) overlay(s slot, idx uint32) *overlay {
 // storeMoves makes s hold c.segs by engines, block by block and in order, with
 // mappings that go elsewhere ended, and publishes the net effect.
 func (c *chainCore) storeMoves(s slot, st *slotState, engines []uint64, held []uint64, moved []kv.EngineHash) []kv.EngineHash {
+	ahead := 0 // hashes asked for
 	for k := range c.segs {
 		g := c.segs[k]
 		idx := c.index(g.line)
@@ -82,6 +86,10 @@ func (c *chainCore) storeMoves(s slot, st *slotState, engines []uint64, held []u
 		c.overlay(s, idx)
 		for off := g.lo; off < g.hi; off++ {
 			i := g.first + off - g.lo
+			if i >= ahead {
+				ahead = min(i+probeAhead, len(engines))
+				asm.DictPrefetch(&c.dict.table, engines[i:ahead])
+			}
 			e, p := engines[i], idx<<offsetBits|uint32(off)
 			canonical := c.stands(row|uint32(off), e)
 			was := uint32(0)

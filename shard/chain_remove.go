@@ -15,9 +15,15 @@ import (
 func (c *chainCore) remove(s slot, engines []kv.EngineHash, unknown []kv.EngineHash) []kv.EngineHash {
 	st := c.slot(s)
 	es := engineWords(engines)
+	ahead, single := 0, false // hashes asked for; hash by hash
 	for i := 0; i < len(es); {
+		if single && i >= ahead {
+			ahead = min(i+probeAhead, len(es))
+			asm.DictPrefetch(&c.dict.table, es[i:ahead])
+		}
 		p := c.mappedNear(s, st, es[i])
 		if p == 0 {
+			single = true
 			unknown = append(unknown, engines[i])
 			i++
 			continue
@@ -25,12 +31,17 @@ func (c *chainCore) remove(s slot, engines []kv.EngineHash, unknown []kv.EngineH
 		idx := p >> offsetBits
 		if st.exc.in(idx) || c.over.of(idx) != nil {
 			// Hash by hash, with the net effect published in the end.
+			single = true
 			c.unmap(s, st, p, es[i])
 			i++
 			continue
 		}
-		line := c.runs.at(idx).line
-		lo, hi := c.extent(s, line, st.rowOf(idx), int(p&posOffset), es[i+1:])
+		line, row := c.runs.at(idx).line, st.rowOf(idx)
+		lo, hi := c.extent(s, line, row, int(p&posOffset), es[i+1:])
+		st.aboveIs = lo > 0
+		if lo > 0 {
+			st.above = c.names(row, lo-1, lo)[0]
+		}
 		c.uncover(line, s, st, lo, hi)
 		i += hi - lo
 		if lo > 0 {
@@ -47,10 +58,13 @@ func (c *chainCore) remove(s slot, engines []kv.EngineHash, unknown []kv.EngineH
 	return unknown
 }
 
+// probeAhead is how many hashes are asked for together where each is looked up.
+const probeAhead = 64
+
 // mappedNear is [chainCore.mapped] that tries the removal cursor first: engines give
 // blocks up from a chain's end upwards, over many events.
 func (c *chainCore) mappedNear(s slot, st *slotState, e uint64) uint32 {
-	if p := st.cursor; c.maps(s, st, p, e) {
+	if p := st.cursor; (!st.aboveIs || st.above == e) && c.maps(s, st, p, e) {
 		return p
 	}
 	return c.mapped(s, st, e)
