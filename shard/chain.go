@@ -26,7 +26,9 @@ type chainCore struct {
 	// testLookups, where a test sets it before the first lookup, counts how lookups
 	// went.
 	testLookups *lookupCounts
-	_           [16]byte // up to a line of 64 bytes: what follows is written all the time
+	// lines is the arena's memory, as lookups see it: set once, up to the end of a
+	// line of 64 bytes. What follows is written all the time.
+	lines arenaMemory
 
 	edgeState edgeWriter
 	arena     arena
@@ -89,6 +91,7 @@ func newChainCore(o Options) (*chainCore, error) {
 	if err := c.arena.init(o.ArenaBytes); err != nil {
 		return nil, err
 	}
+	c.lines = c.arena.arenaMemory
 	if err := c.initEdges(c.arena.bound()); err != nil {
 		c.arena.release()
 		return nil, err

@@ -185,7 +185,7 @@ func (s *script) reader(c core, seed uint64, begun, done *atomic.Int64, stop *at
 		q := r.IntN(len(s.queries))
 		from := done.Load()
 		if chain, ok := c.(*chainCore); ok && r.IntN(3) == 0 {
-			answers := batch.ask(chain, s.queries)
+			answers := batch.ask(chain, 1, s.queries)
 			to := begun.Load()
 			for q := range s.queries {
 				if err := s.inBounds(q, int(from), int(to), answers[q]); err != nil {
@@ -211,9 +211,9 @@ type slotBatch struct {
 	answers [batchMax][]slotDepth
 }
 
-func (b *slotBatch) ask(c *chainCore, chains [][]kv.ContentHash) [][]slotDepth {
+func (b *slotBatch) ask(c *chainCore, ns kv.Namespace, chains [][]kv.ContentHash) [][]slotDepth {
 	for i, chain := range chains {
-		b.scratch.one[i].walk.start(c, 1, chain, nil)
+		b.scratch.one[i].walk.start(c, ns, chain, nil)
 		b.scratch.going[i] = uint8(i)
 	}
 	for n := len(chains); n > 0; {
@@ -357,7 +357,7 @@ func (s *script) interleave(seed uint64) error {
 		q := r.IntN(len(s.queries))
 		from := next
 		if r.IntN(3) == 0 {
-			for q, answer := range batch.ask(c, s.queries) {
+			for q, answer := range batch.ask(c, 1, s.queries) {
 				if err := s.inBounds(q, from, next, answer); err != nil {
 					return fmt.Errorf("in a batch: %w", err)
 				}

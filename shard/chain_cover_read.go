@@ -82,9 +82,9 @@ type extTable struct {
 }
 
 func (w *walk) extTable(ext uint32) extTable {
-	g := extShapeOf(atomic.LoadUint64(w.c.arena.w(ext, extGeometry)))
-	all := w.c.arena.words(ext, extBits, g.width+g.table)
-	return extTable{bits: all[:g.width], entries: all[g.width:], byBit: g.prefix, moves: w.c.arena.w(ext, extMoves)}
+	g := extShapeOf(atomic.LoadUint64(w.c.lines.w(ext, extGeometry)))
+	all := w.c.lines.words(ext, extBits, g.width+g.table)
+	return extTable{bits: all[:g.width], entries: all[g.width:], byBit: g.prefix, moves: w.c.lines.w(ext, extMoves)}
 }
 
 // listExt lists the holders of a first run with an external block: bits first,

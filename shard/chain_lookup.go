@@ -212,7 +212,7 @@ func (w *walk) probe() (line uint32, ok bool) {
 	if line, ok = w.c.edges.probe(&w.at); ok {
 		ahead := min((len(w.chain)-w.depth+lineWords-1)/lineWords, w.ahead)
 		prefetch(&w.chain[w.depth], ahead)
-		prefetch(w.c.arena.w(line, 0), 1+ahead)
+		prefetch(w.c.lines.w(line, 0), 1+ahead)
 	}
 	return line, ok
 }
@@ -220,13 +220,13 @@ func (w *walk) probe() (line uint32, ok bool) {
 // peek asks for what the header of the run at line leads to: its holder block and,
 // below the first run, where chains mostly go on at the end, the next edge.
 func (w *walk) peek(line uint32) {
-	if ext := uint32(atomic.LoadUint64(w.c.arena.w(line, runExt))); ext != 0 {
-		prefetch(w.c.arena.w(ext, 0), 2)
+	if ext := uint32(atomic.LoadUint64(w.c.lines.w(line, runExt))); ext != 0 {
+		prefetch(w.c.lines.w(ext, 0), 2)
 	}
 	if w.line == 0 {
 		return
 	}
-	shape := atomic.LoadUint64(w.c.arena.w(line, runShape))
+	shape := atomic.LoadUint64(w.c.lines.w(line, runShape))
 	if n := shapeLength(shape); shape&flagParent != 0 && w.depth+n < len(w.chain) {
 		w.edge(childKey(place{line: line, off: uint16(n)}), 0, w.depth+n)
 	}
@@ -265,15 +265,15 @@ func (w *walk) read(line uint32) outcome {
 			cover = w.readCover(head, ext, n)
 		}
 		if ext != 0 && !whole {
-			head[runGap] = atomic.LoadUint64(w.c.arena.w(line, runGap))
-			if atomic.LoadUint64(w.c.arena.w(line, runVersion)) != head[runVersion] {
+			head[runGap] = atomic.LoadUint64(w.c.lines.w(line, runGap))
+			if atomic.LoadUint64(w.c.lines.w(line, runVersion)) != head[runVersion] {
 				w.tries++
 				asm.Pause()
 				continue
 			}
 		}
 		if w.line != 0 && (head[runGap] > w.clock ||
-			uint32(atomic.LoadUint64(w.c.arena.w(w.line, runShape))) != w.gen) {
+			uint32(atomic.LoadUint64(w.c.lines.w(w.line, runShape))) != w.gen) {
 			return readRestart
 		}
 		w.pass(cover, n)
@@ -291,11 +291,11 @@ func (w *walk) read(line uint32) outcome {
 func (w *walk) readRun(line uint32, seen *asm.RunRead) (match int, whole, ok bool) {
 	rest := w.chain[w.depth:]
 	if len(w.alive) == 0 {
-		match, ok = asm.ReadRun(w.c.arena.w(line, 0), rest, &seen.Header)
+		match, ok = asm.ReadRun(w.c.lines.w(line, 0), rest, &seen.Header)
 		return match, false, ok
 	}
 	w.next = resize(w.next, len(w.alive))
-	match, whole, ok = w.c.arena.readRunAnd(line, rest, seen, w.alive, w.next)
+	match, whole, ok = w.c.lines.readRunAnd(line, rest, seen, w.alive, w.next)
 	return match, whole && w.live == 0, ok
 }
 

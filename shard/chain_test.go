@@ -32,6 +32,8 @@ type pair struct {
 	last  slot
 	load  load
 	told  []toldChain // some of what was stored
+	batch slotBatch
+	asked int
 }
 
 // toldChain is one stored chain.
@@ -280,6 +282,32 @@ func (p *pair) lookups(t testing.TB, r chooser, n int) {
 		want := sorted(p.naive.lookup(ns, chain, nil))
 		if !slices.Equal(got, want) {
 			t.Fatalf("lookup(%d, %v):\n got %v\nwant %v", ns, chain, got, want)
+		}
+		if p.asked++; p.asked%3 == 0 {
+			p.batched(t, ns, chain, want)
+		}
+	}
+}
+
+// batched asks for chain and some of its beginnings in step; want is what is right
+// for the whole.
+func (p *pair) batched(t testing.TB, ns kv.Namespace, chain []kv.ContentHash, want []slotDepth) {
+	t.Helper()
+	const n = 10
+	var chains [n][]kv.ContentHash
+	for i := range chains {
+		chains[i] = chain[:len(chain)*i/(n-1)]
+	}
+	for i, got := range p.batch.ask(p.chain, ns, chains[:]) {
+		least := slices.Clone(want)
+		for k := range least {
+			least[k].depth = min(least[k].depth, uint32(len(chains[i])))
+		}
+		if len(chains[i]) == 0 {
+			least = nil
+		}
+		if !slices.Equal(sorted(got), least) {
+			t.Fatalf("lookup(%d, %v) in a batch of %d:\n got %v\nwant %v", ns, chains[i], n, got, least)
 		}
 	}
 }

@@ -105,6 +105,87 @@ func TestLookupAllocates(t *testing.T) {
 	}
 }
 
+// TestLookupFormsMany holds all forms against the reference with many holders: of
+// the head, of parts of it, of chains below in several runs, some in two tiers, and
+// some that came late, left again, or lost blocks in the middle.
+func TestLookupFormsMany(t *testing.T) {
+	const holders = 1500
+	h := hotShard(t, 1, 30, 80, 1)
+	ref := NewReference(h.idx.opts)
+	if _, err := ref.AddHolder(1); err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(4, 2))
+	both := func(do func(idx Index) error) {
+		for _, idx := range []Index{h.idx, ref} {
+			if err := do(idx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var chains [][]kv.ContentHash
+	for k := range 6 {
+		chains = append(chains, append(slices.Clone(h.chains[0][:10+10*k]), chainOf(50+k/2, 700)...))
+	}
+	put := func(id Holder, tier kv.Tier, contents []kv.ContentHash) {
+		both(func(idx Index) error {
+			return idx.Store(id, &Store{Tier: tier, Namespace: 1, Engines: hashesOf(contents, 0), Contents: contents})
+		})
+	}
+	put(1, kv.TierDevice, h.chains[0])
+	for range holders {
+		var id Holder
+		both(func(idx Index) (err error) { id, err = idx.AddHolder(1); return err })
+		chain := chains[r.IntN(len(chains))]
+		n := 10
+		switch r.IntN(8) {
+		case 0:
+			n = 1 + r.IntN(len(chain))
+		case 1:
+			n = min(600, len(chain))
+		}
+		put(id, kv.TierDevice, chain[:n])
+		if r.IntN(10) == 0 {
+			put(id, kv.TierHost, chain[:1+r.IntN(n)])
+		}
+		if r.IntN(10) == 0 {
+			gone := hashesOf(chain[:n], 0)[r.IntN(n):][:1]
+			both(func(idx Index) error { return idx.Remove(id, &Remove{Engines: gone}) })
+		}
+		if r.IntN(20) == 0 {
+			both(func(idx Index) error { return idx.Drop(id) })
+		}
+	}
+	qs := make([]Query, 0, 40)
+	for _, chain := range append(chains, h.chains[0]) {
+		for _, n := range []int{0, 1, 9, 25, len(chain)} {
+			qs = append(qs, Query{Namespace: 1, Chain: chain[:n]})
+		}
+	}
+	h.idx.LookupBatch(qs)
+	byHolder := func(m []kv.Match) []kv.Match {
+		slices.SortFunc(m, func(a, b kv.Match) int { return int(a.Holder) - int(b.Holder) })
+		return m
+	}
+	groups := 0
+	for i := range qs {
+		q := &qs[i]
+		want := byHolder(ref.Lookup(1, q.Chain, nil))
+		var a Answer
+		h.idx.LookupGroups(1, q.Chain, &a)
+		groups += len(a.Groups)
+		for form, got := range map[string][]kv.Match{"flat": h.idx.Lookup(1, q.Chain, nil), "grouped": a.Append(nil), "batched": q.Matches} {
+			if got = byHolder(got); !slices.Equal(got, want) {
+				t.Errorf("%d blocks, %s: %d matches that differ from the reference's %d", len(q.Chain), form, len(got), len(want))
+			}
+		}
+	}
+	if groups == 0 {
+		t.Error("no answer has a group")
+	}
+	Check(h.idx)
+}
+
 // TestLookupWaitsForWriter: a lookup that meets a writer put aside in the middle of
 // a change lets others run after a bounded number of tries, and is right once the
 // writer goes on.
@@ -127,7 +208,7 @@ func TestLookupWaitsForWriter(t *testing.T) {
 		var got []slotDepth
 		if batched {
 			var b slotBatch
-			got = b.ask(c, [][]kv.ContentHash{chain})[0]
+			got = b.ask(c, 1, [][]kv.ContentHash{chain})[0]
 			b.scratch.one[0].walk.count()
 		} else {
 			got = c.lookup(1, chain, nil)
