@@ -103,14 +103,15 @@ func (k *checker) run(idx, line uint32) {
 	} else {
 		k.must(info.root == line, "run %d: a root below another", idx)
 	}
-	own := 0
+	users := 0
 	for row := idx; row != 0; row = c.runs.at(row).next {
 		k.names(idx, row, length)
 		if row != idx {
-			own -= int(c.runs.at(row).users)
+			users += int(c.runs.at(row).users)
 		}
 	}
-	own += c.holders(line)
+	k.must(users == int(info.users), "run %d: its rows have %d users, says %d", idx, users, info.users)
+	own := c.holders(line) - users
 	k.must(own >= 0, "run %d: its rows have more users than it has holders", idx)
 	k.must(own > 0 || info.next == 0 || info.filled == 0, "run %d: its own row is of no use", idx)
 	k.holders(idx, line, length)

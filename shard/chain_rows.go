@@ -184,11 +184,15 @@ func (c *chainCore) choose(idx uint32, g *segment, engines []uint64, next bool) 
 // ownUsers returns how many slots hold something of run idx and name it by its own
 // row.
 func (c *chainCore) ownUsers(idx uint32) int {
-	n := c.holders(c.runs.at(idx).line)
-	for row := c.runs.at(idx).next; row != 0; row = c.runs.at(row).next {
-		n -= int(c.runs.at(row).users)
-	}
-	return n
+	info := c.runs.at(idx)
+	return c.holders(info.line) - int(info.users)
+}
+
+// addUser counts one more user of an alias row.
+func (c *chainCore) addUser(row uint32) {
+	info := c.runs.at(row)
+	info.users++
+	c.runs.at(info.base).users++
 }
 
 // rowCap is how many blocks the piece of an alias row has room for.
@@ -244,7 +248,7 @@ func (c *chainCore) use(st *slotState, idx, row uint32) {
 		st.rows = map[uint32]uint32{}
 	}
 	st.rows[idx] = row
-	c.runs.at(row).users++
+	c.addUser(row)
 }
 
 // newRow makes an empty row for run idx.
@@ -289,6 +293,7 @@ func (c *chainCore) settleRows(s slot, st *slotState, idx uint32) {
 		if delete(st.rows, idx); len(st.rows) == 0 {
 			st.rows = nil
 		}
+		c.runs.at(idx).users--
 		info := c.runs.at(row)
 		if info.users--; info.users == 0 {
 			c.freeRow(idx, row)

@@ -48,7 +48,7 @@ func (c *chainCore) clone(from, to slot) error {
 	dst.mayGap = src.mayGap
 	dst.rows = maps.Clone(src.rows)
 	for _, row := range dst.rows {
-		c.runs.at(row).users++
+		c.addUser(row)
 	}
 	if src.exc != nil {
 		dst.exc = src.exc.clone()

@@ -63,7 +63,7 @@ type runInfo struct {
 	next     uint32 // index of the run's first row, or of the next one; 0: none
 	children uint32
 	filled   uint16 // leading engine hashes that stand in the row, or in the run's own
-	users    uint16 // slots that use the row
+	users    uint16 // slots that use the row, or any alias row of the run
 	maxChild uint16 // at least the largest offset a child hangs at; 0 without any
 	held     uint16 // blocks that anybody holds, unless stale
 	class    uint8
