@@ -40,6 +40,7 @@ func commands() []command {
 		{"mooncake", "[--corpus FILE] [flags]", "replay a corpus through an index: CPU time a block operation, look-ups, memory, the rate it sustains; series beside peers", runMooncake},
 		{"memory", "[flags]", "bytes for each membership and each distinct block, by purpose, with chains held by 1, 4, 16 and 128 workers", runMemory},
 		{"churn", "[flags]", "decode blocks stored and evicted one by one in an index that stays as big: cost, look-ups and bytes over time, the longest operation", runChurn},
+		{"exact", "[--corpus FILE] [flags]", "hold every look-up of a corpus, of workloads with holes and of random ones against the reference: shards, kernels, forms", runExact},
 	}
 }
 

@@ -74,6 +74,17 @@ func TestChurnCommand(t *testing.T) {
 	}
 }
 
+func TestExactCommand(t *testing.T) {
+	args := []string{"exact", "--corpus", smallCorpus(t), "--steps", "100", "--lookups", "3000", "--shards", "1,3"}
+	got := object(t, args...)
+	want(t, got, "corpus", "seed", "ops", "block_ops", "exact", "wall_s", "machine", "runs")
+	want(t, item(t, got["runs"], 0), "cpu_features", "parts", "indexes")
+	out, code := program(t, args...)
+	if code != 0 || !strings.Contains(out, " look-ups, 0 wrong") || !strings.Contains(out, "| generic | chain, 3 shards |") || !strings.Contains(out, "| positional, 1 shards |") {
+		t.Errorf("exit %d:\n%s", code, out)
+	}
+}
+
 // TestTrialsUsage: what cannot be right is refused with one line.
 func TestTrialsUsage(t *testing.T) {
 	for _, test := range []struct {
@@ -96,6 +107,11 @@ func TestTrialsUsage(t *testing.T) {
 		{[]string{"churn", "--prompts", "600"}, "--prompts 600: must be 1 to 512", 2},
 		{[]string{"churn", "--minutes", "-1"}, "--minutes -1: must be above 0 to", 2},
 		{[]string{"churn", "--minutes", "1", "--events", "5"}, "--events 5 with --minutes 1: give one of them", 2},
+		{[]string{"exact", "--shards", "1,0"}, `--shards "1,0": must be numbers from 1`, 2},
+		{[]string{"exact", "--kv-index", "chain,reference"}, `--kv-index "reference": must be of chain, positional`, 2},
+		{[]string{"exact", "--lookups", "-1"}, "--lookups -1: must be 1 to", 2},
+		{[]string{"exact", "--steps", "-1"}, "--steps -1: must be 0 to", 2},
+		{[]string{"exact", "--corpus", "nowhere.kvc"}, "nowhere.kvc: no such file", 1},
 		{[]string{"memory", "x"}, `unexpected argument "x"`, 2},
 	} {
 		var out, errs bytes.Buffer

@@ -105,8 +105,14 @@ func (o *Options) Args() []string {
 		name  string
 		value int
 	}{
-		{"--workers", o.Workers}, {"--memberships", o.Memberships}, {"--pool", o.Pool}, {"--prompts", o.Prompts},
-		{"--prompt-blocks", o.Length}, {"--decode-blocks", o.Decode}, {"--segments", o.Segments}, {"--events", o.Events},
+		{"--workers", o.Workers},
+		{"--memberships", o.Memberships},
+		{"--pool", o.Pool},
+		{"--prompts", o.Prompts},
+		{"--prompt-blocks", o.Length},
+		{"--decode-blocks", o.Decode},
+		{"--segments", o.Segments},
+		{"--events", o.Events},
 	} {
 		args = append(args, x.name, strconv.Itoa(x.value))
 	}
