@@ -96,6 +96,14 @@ func (l *dictLine) tag(slot uint64) uint64      { return l[slot>>2] >> (16 * (sl
 func (l *dictLine) position(slot uint64) uint32 { return uint32(l[3+slot>>1] >> (32 * (slot & 1))) }
 func (l *dictLine) overflow() uint64            { return l[2] >> 32 & dictFull }
 
+// free returns a bit for each free slot.
+func (l *dictLine) free() (m uint32) {
+	for slot := range uint64(DictSlots) {
+		m |= uint32(l.tag(slot)-1) >> 31 << slot
+	}
+	return m
+}
+
 // put fills a free slot.
 func (l *dictLine) put(slot, tag uint64, position uint32) {
 	l[slot>>2] |= tag << (16 * (slot & 3))

@@ -101,9 +101,7 @@ func (t *DictTable) Move(s *DictSweep) {
 		t.Rest = least - 1 // below the least hash with its home in s.lo
 	}
 	if len(s.moved) < dictCrowd {
-		for i := range s.moved {
-			t.place(s.moved[i].hash, s.moved[i].position)
-		}
+		t.place(s.moved)
 		return
 	}
 	slices.SortFunc(s.moved, func(a, b dictEntry) int { return cmp.Compare(a.hash, b.hash) })
@@ -141,15 +139,27 @@ func (t *DictTable) takeOut(s *DictSweep) {
 	}
 }
 
-// place enters one entry.
-func (t *DictTable) place(h uint64, position uint32) {
-	for line := t.home(h); ; line++ {
-		l := t.line(line)
-		if slot := dictFree(l[0], l[1], l[2]&dictTail); slot < DictSlots {
-			l.put(slot, dictTag(h), position)
-			return
+// place enters few entries, one by one. What it knows of the last lines' free slots
+// saves a look at each: entries that had one home mostly go to two.
+func (t *DictTable) place(entries []dictEntry) {
+	var known [4]uint64 // line + 1
+	var free [4]uint32
+	for i := range entries {
+		h := entries[i].hash
+		line := t.home(h)
+		for {
+			l, k := t.line(line), line%4
+			if known[k] != line+1 {
+				known[k], free[k] = line+1, l.free()
+			}
+			if m := free[k]; m != 0 {
+				free[k] = m & (m - 1)
+				l.put(uint64(bits.TrailingZeros32(m)), dictTag(h), entries[i].position)
+				break
+			}
+			l.count(1)
+			line++
 		}
-		l.count(1)
 	}
 }
 

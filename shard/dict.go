@@ -32,8 +32,8 @@ type dict struct {
 type dictSizes struct {
 	first uint64 // of a new table
 	// A table below small doubles, one below middle grows by half, others by a
-	// quarter. A small step wastes little, but moves every entry more often: 2, 3 and
-	// 5 times each until a table is full.
+	// quarter. A small step wastes little, but moves every entry more often: 1, 2 and
+	// 4 times each until a table is full.
 	small, middle uint64
 	// step is swept at once: enough keys, at 4.5 a line, for their misses to
 	// overlap, in 2-4 us.
@@ -41,7 +41,7 @@ type dictSizes struct {
 }
 
 // dictDefault is for everything but tests that want growth to be under way.
-var dictDefault = dictSizes{first: 64, small: 1 << 17, middle: 1 << 19, step: 32}
+var dictDefault = dictSizes{first: 64, small: 1 << 14, middle: 1 << 19, step: 32}
 
 const (
 	// dictMaxLoad is the most entries per line in tenths, of 100: 4.5 of 10 slots.
