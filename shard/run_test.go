@@ -4,6 +4,7 @@ package shard
 
 import (
 	"fmt"
+	"reflect"
 	"testing"
 )
 
@@ -121,4 +122,14 @@ func TestChainPromptsTakeNoMore(t *testing.T) {
 		t.Errorf("100 branches of a block: room for %d more", after-room)
 	}
 	c.check()
+}
+
+// TestChainSizes keeps what stats multiplies by true.
+func TestChainSizes(t *testing.T) {
+	if got := reflect.TypeFor[runInfo]().Size(); got != infoBytes {
+		t.Errorf("runInfo takes %d bytes, want %d", got, infoBytes)
+	}
+	if got := reflect.TypeFor[slotState]().Size(); got != slotBytes {
+		t.Errorf("slotState takes %d bytes, want %d", got, slotBytes)
+	}
 }
