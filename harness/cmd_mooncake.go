@@ -31,6 +31,7 @@ func runMooncake(ctx context.Context, c *command, args []string, stdout, stderr 
 	fs.IntVar(&o.LimitOps, "limit-ops", 0, "replay only the first operations (default all)")
 	fs.Uint64Var(&o.Seed, "seed", o.Seed, "of a series' order and its intervals")
 	fs.BoolVar(&o.Check, "check", false, "compare every look-up with the reference index as well")
+	fs.StringVar(&o.Profile, "profile", "", "write a CPU profile of the trial (for go tool pprof) to this file")
 	runs := fs.Int("runs", 1, "trials, each in a fresh process")
 	sustained := fs.Bool("sustained", false, "find the highest sustained rate instead, of each --peer, too")
 	var so seriesOptions
@@ -46,6 +47,8 @@ func runMooncake(ctx context.Context, c *command, args []string, stdout, stderr 
 	switch {
 	case len(rest) > 0:
 		err = fmt.Errorf("unexpected argument %q: everything is a flag", rest[0])
+	case o.Profile != "" && (*runs > 1 || so.wanted() || *sustained):
+		err = errors.New("--profile: is of a single trial")
 	case *runs < 1 || *runs > 1000:
 		err = fmt.Errorf("--runs %d: must be 1 to 1000", *runs)
 	case err == nil:

@@ -113,6 +113,13 @@ func TestMooncakeCommand(t *testing.T) {
 	if code != 0 || !strings.Contains(out, "600 look-ups, 0 wrong") || !strings.Contains(out, "ns of CPU a block operation") {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
+	profile := filepath.Join(t.TempDir(), "cpu")
+	if out, code := program(t, "mooncake", "--corpus", name, "--profile", profile); code != 0 {
+		t.Errorf("exit %d:\n%s", code, out)
+	}
+	if st, err := os.Stat(profile); err != nil || st.Size() == 0 {
+		t.Errorf("no profile: %v", err)
+	}
 	out, code = program(t, "mooncake", "--corpus", name, "--sustained", "--window-ms", "400", "--max-foreign", "1000")
 	if code != 0 || !strings.Contains(out, "| chain |") {
 		t.Errorf("exit %d:\n%s", code, out)
@@ -195,6 +202,7 @@ func TestMeasuringUsage(t *testing.T) {
 		{[]string{"mooncake", "--series", "2", "--check"}, "--series: takes no --window-ms and no --check", 2},
 		{[]string{"mooncake", "--series", "2", "--control", "sse"}, "--control sse:", 2},
 		{[]string{"mooncake", "--series", "2", "--max-foreign", "0"}, "--max-foreign 0: must be above 0", 2},
+		{[]string{"mooncake", "--series", "2", "--profile", "x"}, "--profile: is of a single trial", 2},
 		{[]string{"mooncake", "--series", "2", "--sustained"}, "give one of them", 2},
 		{[]string{"mooncake", "x.kvc"}, `unexpected argument "x.kvc"`, 2},
 		{[]string{"mooncake", "--corpus", bad}, bad + ": not a corpus", 1},

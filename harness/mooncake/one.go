@@ -4,7 +4,10 @@ package mooncake
 
 import (
 	"context"
+	"errors"
+	"os"
 	"path/filepath"
+	"runtime/pprof"
 	"time"
 
 	"kindex/asm"
@@ -73,13 +76,31 @@ func One(ctx context.Context, o Options, p *trial.Progress) (*Result, error) {
 	r := &Result{nodes: len(topology.MemoryNodes()), options: &o, Placement: o.Memory, Mode: o.Mode, Index: o.Index, Shards: o.shards(), Lanes: o.Lanes, Level: asm.Level()}
 	r.Report = trial.Report{Command: "mooncake", Corpus: filepath.Base(o.Corpus), Seed: o.Seed, Ops: int64(len(c.Ops))}
 	p.Sayf("replaying %d operations", len(c.Ops))
-	if err := r.measure(src, &o); err != nil {
+	if err := profiled(o.Profile, func() error { return r.measure(src, &o) }); err != nil {
 		return nil, err
 	}
 	if o.Check {
 		r.Exact, err = replay.Check(ctx, src, func(done, of int) { p.Sayf("%d of %d operations compared with the reference", done, of) })
 	}
 	return r, err
+}
+
+// profiled runs f, with a CPU profile into the file name, if it is not empty. What is
+// measured meanwhile is a little dearer.
+func profiled(name string, f func() error) error {
+	if name == "" {
+		return f()
+	}
+	out, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	if err := pprof.StartCPUProfile(out); err != nil {
+		return errors.Join(err, out.Close())
+	}
+	err = f()
+	pprof.StopCPUProfile()
+	return errors.Join(err, out.Close())
 }
 
 // measure runs the mode.

@@ -29,6 +29,7 @@ type Options struct {
 	LimitOps int    // first operations only; 0: all
 	Seed     uint64
 	Check    bool
+	Profile  string // file for a CPU profile of what was measured; "": none
 }
 
 // Memories are the ways to place an index's memory, the default first.
@@ -86,6 +87,9 @@ func (o *Options) Args() []string {
 	}
 	if o.Check {
 		args = append(args, "--check")
+	}
+	if o.Profile != "" {
+		args = append(args, "--profile", o.Profile)
 	}
 	return args
 }

@@ -47,7 +47,9 @@ func (r *Report) Plot(dir string, trials []Trial) error {
 func (r *Report) plotMode(name, mode string, rows []*Row, trials []Trial) error {
 	p := plot.New()
 	p.Title.Text = mode + ", " + r.Plan.Corpus
-	p.Y.Label.Text = "ns"
+	if p.Y.Label.Text = "ns"; mode == memoryMode {
+		p.Y.Label.Text = "bytes"
+	}
 	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	p.Add(plotter.NewGrid())
 	p.Legend.Top = true

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"kindex/harness/trial"
@@ -37,7 +39,9 @@ type Report struct {
 	Discarded map[string]int `json:"discarded"` // by arm
 	Foreign   trial.Estimate `json:"foreign_cpus"`
 	Rows      []Row          `json:"rows"`
-	Notes     []string       `json:"notes,omitempty"`
+	// Peers are the crates measured, with their versions.
+	Peers map[string]string `json:"peers,omitempty"`
+	Notes []string          `json:"notes,omitempty"`
 }
 
 // NewReport estimates every figure. Only kept trials of the first rounds count.
@@ -55,6 +59,10 @@ func NewReport(p *Plan, trials []Trial) *Report {
 			continue
 		}
 		r.Kept++
+		var told struct{ Versions map[string]string }
+		if json.Unmarshal(t.Raw, &told) == nil && told.Versions != nil {
+			r.Peers = told.Versions
+		}
 		foreign = append(foreign, t.Foreign)
 		for name, x := range t.Figures {
 			k := [3]string{t.Mode, name, t.Arm}
@@ -112,11 +120,18 @@ func (r *Report) WriteText(w io.Writer) error {
 			}
 			fmt.Fprintf(&b, " %s (%s to %s)", num(c.Median), num(c.Low), num(c.High))
 			if c.Ratio != nil {
-				fmt.Fprintf(&b, " [%.3f, %.3f to %.3f]", c.Ratio.Median, c.Ratio.Low, c.Ratio.High)
+				fmt.Fprintf(&b, " [%.3g, %.3g to %.3g]", c.Ratio.Median, c.Ratio.Low, c.Ratio.High)
 			}
 			fmt.Fprint(&b, " |")
 		}
 		fmt.Fprintln(&b)
+	}
+	if len(r.Peers) > 0 {
+		fmt.Fprint(&b, "\nPeers:")
+		for i, name := range slices.Sorted(maps.Keys(r.Peers)) {
+			fmt.Fprintf(&b, "%s %s %s", map[bool]string{true: ","}[i > 0], name, r.Peers[name])
+		}
+		fmt.Fprintln(&b, ".")
 	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "\n%s\n", n)

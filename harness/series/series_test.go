@@ -52,7 +52,7 @@ func (f *fake) arms() []Arm {
 			if mode == "contend" {
 				fig = Figures{"p50_ns": scale, "p99_ns": 3 * scale, "lookup_cpu_ns": scale, "write_cpu_ns": scale}
 			}
-			return fig, json.RawMessage(`{"x":1}`), trial.Ran{Wall: 1, CPU: 2, Foreign: f.foreign(n)}, nil
+			return fig, json.RawMessage(`{"versions":{"crate":"1.2"}}`), trial.Ran{Wall: 1, CPU: 2, Foreign: f.foreign(n)}, nil
 		}}
 	}
 	return []Arm{arm("kindex", nil, 1), arm("crtc", peerModes, 10)}
@@ -163,7 +163,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	table, err := os.ReadFile(filepath.Join(dir, "table.md"))
-	if err != nil || !strings.Contains(string(table), "| look-up under a flat-out writer: p99, ns | 3.00 (3.00 to 3.00) | 30.0 (30.0 to 30.0) [0.100, 0.100 to 0.100] |") || !strings.Contains(string(table), "A note.") {
+	if err != nil || !strings.Contains(string(table), "| look-up under a flat-out writer: p99, ns | 3.00 (3.00 to 3.00) | 30.0 (30.0 to 30.0) [0.1, 0.1 to 0.1] |") || !strings.Contains(string(table), "A note.") || !strings.Contains(string(table), "Peers: crate 1.2.") {
 		t.Errorf("%v:\n%s", err, table)
 	}
 	for _, mode := range []string{"write", "contend"} {
