@@ -41,6 +41,7 @@ func commands() []command {
 		{"memory", "[flags]", "bytes for each membership and each distinct block, by purpose, with chains held by 1, 4, 16 and 128 workers", runMemory},
 		{"churn", "[flags]", "decode blocks stored and evicted one by one in an index that stays as big: cost, look-ups and bytes over time, the longest operation", runChurn},
 		{"exact", "[--corpus FILE] [flags]", "hold every look-up of a corpus, of workloads with holes and of random ones against the reference: shards, kernels, forms", runExact},
+		{"ladder", "[--corpus FILE] [flags]", "offer a corpus at one rate after the other, beside peers, and tell how long look-ups take at each", runLadder},
 	}
 }
 

@@ -5,6 +5,8 @@ package harness
 import (
 	"bytes"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -85,6 +87,25 @@ func TestExactCommand(t *testing.T) {
 	}
 }
 
+func TestLadderCommand(t *testing.T) {
+	args := []string{"ladder", "--corpus", smallCorpus(t), "--first", "1e5", "--factor", "3", "--steps", "2", "--runs", "2"}
+	got := object(t, args...)
+	want(t, got, "corpus", "seed", "ops", "block_ops", "cpu_ns_per_block_op", "block_ops_per_cpu_s", "lookup_ns", "offered", "achieved", "kept_up", "machine", "arms", "steps")
+	want(t, item(t, got["steps"], 1), "arm", "window_ms", "offered", "achieved", "kept_up", "sustained", "lookup_ns", "trials", "foreign_cpus")
+	line, err := os.ReadFile("peers/testdata/crtc.replay.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer := filepath.Join(t.TempDir(), "index-peers")
+	if err := os.WriteFile(peer, []byte("#!/bin/sh\ncat <<'E'\n"+string(line)+"E\n"), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	out, code := program(t, append(args, "--peer", "crtc", "--peers-bin", peer)...)
+	if code != 0 || !strings.Contains(out, "| crtc |") || !strings.Contains(out, "| kindex |") {
+		t.Errorf("exit %d:\n%s", code, out)
+	}
+}
+
 // TestTrialsUsage: what cannot be right is refused with one line.
 func TestTrialsUsage(t *testing.T) {
 	for _, test := range []struct {
@@ -112,6 +133,11 @@ func TestTrialsUsage(t *testing.T) {
 		{[]string{"exact", "--lookups", "-1"}, "--lookups -1: must be 1 to", 2},
 		{[]string{"exact", "--steps", "-1"}, "--steps -1: must be 0 to", 2},
 		{[]string{"exact", "--corpus", "nowhere.kvc"}, "nowhere.kvc: no such file", 1},
+		{[]string{"ladder", "--first", "5"}, "--first 5: must be 1000 to", 2},
+		{[]string{"ladder", "--factor", "1"}, "--factor 1: must be 1.01 to 100", 2},
+		{[]string{"ladder", "--peer", "llm-d"}, `--peer "llm-d": must be crtc`, 2},
+		{[]string{"ladder", "--one"}, "--one: a ladder is many trials", 2},
+		{[]string{"ladder", "--lanes", "0"}, "--lanes 0: must be 1 to", 2},
 		{[]string{"memory", "x"}, `unexpected argument "x"`, 2},
 	} {
 		var out, errs bytes.Buffer

@@ -29,8 +29,10 @@ type Offer struct {
 	Foreign  float64 `json:"foreign_cpus"`
 }
 
-func (o Offer) valid() bool     { return o.Issued <= issuedWithin }
-func (o Offer) sustained() bool { return o.valid() && o.Achieved >= sustainedShare*o.Offered }
+func (o Offer) valid() bool { return o.Issued <= issuedWithin }
+
+// Sustained reports whether the load was really offered, and done.
+func (o Offer) Sustained() bool { return o.valid() && o.Achieved >= sustainedShare*o.Offered }
 
 // Point is one window tried.
 type Point struct {
@@ -104,7 +106,7 @@ func tryRate(ctx context.Context, window int, maxForeign float64, try func(ctx c
 			continue
 		}
 		point.Trials = append(point.Trials, o)
-		point.Sustained = o.sustained()
+		point.Sustained = o.Sustained()
 	}
 	return point, nil
 }
