@@ -12,9 +12,9 @@ package asm
 // taken in turns on one busy core (BenchmarkDict); both variants are alike:
 //
 //	         table of 64 MiB     of 256 KiB, in the cache
-//	insert   34 -> 16            15 -> 4.1
-//	delete   35 -> 20            12 -> 3.3
-//	probe    35 -> 14            15 -> 2.8
+//	insert   33 -> 9.6           15 -> 4.3
+//	delete   27 -> 9.7           12 -> 3.4
+//	probe    32 -> 6.1           15 -> 2.8
 
 // dictInsertAVX512 is [dictInsertGeneric]; -1 when a key found no slot.
 //
