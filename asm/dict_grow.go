@@ -166,9 +166,9 @@ func (t *DictTable) place(entries []dictEntry) {
 // putIn enters many entries, in the order of their hashes: each line takes what it has
 // room for of those with a home there or before.
 func (t *DictTable) putIn(entries []dictEntry) {
-	for from, to := 0, 0; from < len(entries); {
+	for from := 0; from < len(entries); {
 		line := t.home(entries[from].hash)
-		for to = from; from < len(entries); line++ {
+		for to := from; from < len(entries); line++ {
 			for to < len(entries) && t.home(entries[to].hash) <= line {
 				to++
 			}

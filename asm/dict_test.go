@@ -167,7 +167,7 @@ func (d *dictPlay) empty() {
 		d.remove(p, 1)
 	}
 	for i, w := range d.fast.Words {
-		if i%DictLineWords < 3 && w != 0 && !(i%DictLineWords == 2 && w == dictFull<<32) {
+		if i%DictLineWords < 3 && w != 0 && (i%DictLineWords != 2 || w != dictFull<<32) {
 			d.t.Fatalf("word %d is %#x after all keys went, want 0", i, w)
 		}
 	}
