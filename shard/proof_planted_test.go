@@ -13,15 +13,18 @@ import (
 // The proofs of the proofs: each is run over an index with a planted fault, and
 // must report it.
 
-// faulty returns a subject with fault f.
+// faulty returns a subject with fault f, of shards where it lies in what joins them.
 func faulty(f planted.Fault) subject {
 	return subject{"faulty", func(o shard.Options) (shard.Index, error) {
 		inner, err := shard.New("positional", o)
+		if f >= planted.GroupLacksHolder {
+			inner, err = shard.NewSharded("chain", o, o)
+		}
 		if err != nil {
 			return nil, err
 		}
 		return planted.New(inner, f), nil
-	}, 1}
+	}, 1, false}
 }
 
 // firstLine shortens a report of failure.
@@ -56,7 +59,7 @@ var proofs = []struct {
 	{
 		name: "wild",
 		prove: func(_ *testing.T, subs []subject) error {
-			_, _, _, err := proveWild(0, 3000, subs, false)
+			_, err := proveWild(0, 3000, subs, false)
 			return err
 		},
 		blind: map[planted.Fault]string{planted.MixesMoments: sequential},
@@ -76,7 +79,7 @@ var proofs = []struct {
 		name: "fuzz",
 		prove: func(t *testing.T, subs []subject) error {
 			for _, b := range fuzzSeeds(t) {
-				if _, _, err := proveScript(b, subs); err != nil {
+				if _, err := proveScript(b, subs); err != nil {
 					return err
 				}
 			}

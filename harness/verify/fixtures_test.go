@@ -3,10 +3,13 @@
 package verify
 
 import (
+	"fmt"
 	"maps"
 	"path/filepath"
 	"testing"
 
+	"kindex/asm/asmtest"
+	"kindex/internal/longtest"
 	"kindex/shard"
 	"kindex/shard/planted"
 )
@@ -34,31 +37,58 @@ var (
 // TestFixtures replays every shipped recording into every index.
 func TestFixtures(t *testing.T) {
 	for _, kind := range shard.Kinds {
-		t.Run(kind, func(t *testing.T) {
-			r, err := Files(fixtures(t, "*"), Options{Index: kind})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, f := range r.Faults {
-				t.Error(f)
-			}
-			if !r.OK() {
-				t.Errorf("%d mismatches, wrong: %d messages, %d tables, %d requests", r.Mismatches, r.DecodeTruth.Wrong, r.EngineTable.Wrong, r.Credit.Wrong)
-			}
-			if !maps.Equal(r.EngineTable.Rules, wantTableRules) {
-				t.Errorf("rules of the engine's table: %v, want %v", r.EngineTable.Rules, wantTableRules)
-			}
-			if !maps.Equal(r.Credit.Rules, wantCreditRules) {
-				t.Errorf("rules of cached tokens: %v, want %v", r.Credit.Rules, wantCreditRules)
-			}
-			if r.DecodeTruth.Messages != 1619 || r.EngineTable.Exact != 261 || r.Credit.Exact != 2415 {
-				t.Errorf("compared %d messages with truth, %d tables exactly and %d requests exactly, want 1619, 261 and 2415",
-					r.DecodeTruth.Messages, r.EngineTable.Exact, r.Credit.Exact)
-			}
-			t.Logf("%d files, %d batches, %d events; compared: %d memberships, %d lookups, %d messages with truth, %d engine tables, %d requests",
-				r.Files, r.Batches, r.Events, r.Memberships, r.Lookups, r.DecodeTruth.Messages, r.EngineTable.Checks, r.Credit.Requests)
-		})
+		t.Run(kind, func(t *testing.T) { replayAll(t, Options{Index: kind}) })
 	}
+}
+
+// TestFixturesLevels replays every shipped recording into the chain index in 2 shards,
+// in the long suite in 1 and 4, too, at each level of the kernels.
+func TestFixturesLevels(t *testing.T) {
+	shards := []int{2}
+	if longtest.Enabled() {
+		shards = []int{1, 2, 4}
+	}
+	asmtest.ForEachLevel(t, func(t *testing.T) {
+		for _, n := range shards {
+			t.Run(fmt.Sprintf("%d-shards", n), func(t *testing.T) {
+				t.Parallel()
+				replayAll(t, Options{Index: "chain", Wrap: func(shard.Index) shard.Index {
+					s, err := shard.NewSharded("chain", make([]shard.Options, n)...)
+					if err != nil {
+						t.Error(err)
+					}
+					return s
+				}})
+			})
+		}
+	})
+}
+
+// replayAll replays every shipped recording and holds the report to be right.
+func replayAll(t *testing.T, o Options) {
+	t.Helper()
+	r, err := Files(fixtures(t, "*"), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range r.Faults {
+		t.Error(f)
+	}
+	if !r.OK() {
+		t.Errorf("%d mismatches, wrong: %d messages, %d tables, %d requests", r.Mismatches, r.DecodeTruth.Wrong, r.EngineTable.Wrong, r.Credit.Wrong)
+	}
+	if !maps.Equal(r.EngineTable.Rules, wantTableRules) {
+		t.Errorf("rules of the engine's table: %v, want %v", r.EngineTable.Rules, wantTableRules)
+	}
+	if !maps.Equal(r.Credit.Rules, wantCreditRules) {
+		t.Errorf("rules of cached tokens: %v, want %v", r.Credit.Rules, wantCreditRules)
+	}
+	if r.DecodeTruth.Messages != 1619 || r.EngineTable.Exact != 261 || r.Credit.Exact != 2415 {
+		t.Errorf("compared %d messages with truth, %d tables exactly and %d requests exactly, want 1619, 261 and 2415",
+			r.DecodeTruth.Messages, r.EngineTable.Exact, r.Credit.Exact)
+	}
+	t.Logf("%d files, %d batches, %d events; compared: %d memberships, %d lookups, %d messages with truth, %d engine tables, %d requests",
+		r.Files, r.Batches, r.Events, r.Memberships, r.Lookups, r.DecodeTruth.Messages, r.EngineTable.Checks, r.Credit.Requests)
 }
 
 // forgetful loses every 20th removal.

@@ -22,6 +22,9 @@ type Counts struct {
 	Chains      uint64 // chains asked for in four forms
 	Lookups     uint64 // questions asked of both sides
 	Matches     uint64 // holders in the answers
+	Grouped     uint64 // lookups that were asked for in groups, too
+	Batches     uint64 // batches asked for
+	Batched     uint64 // queries in those
 }
 
 // Add adds o to c.
@@ -33,12 +36,15 @@ func (c *Counts) Add(o Counts) {
 	c.Chains += o.Chains
 	c.Lookups += o.Lookups
 	c.Matches += o.Matches
+	c.Grouped += o.Grouped
+	c.Batches += o.Batches
+	c.Batched += o.Batched
 }
 
 // String returns the counts in words.
 func (c Counts) String() string {
-	return fmt.Sprintf("%d states with %d memberships and %d copies, %d sets of counters, %d lookups with %d matches (%d chains in four forms)",
-		c.States, c.Memberships, c.Copies, c.Numbers, c.Lookups, c.Matches, c.Chains)
+	return fmt.Sprintf("%d states with %d memberships and %d copies, %d sets of counters, %d lookups with %d matches (%d chains in four forms), %d in groups, %d batches of %d or more with %d queries",
+		c.States, c.Memberships, c.Copies, c.Numbers, c.Lookups, c.Matches, c.Chains, c.Grouped, c.Batches, batchSizes[0], c.Batched)
 }
 
 // Side is what is compared: indexes whose answers are united, and its name in
@@ -130,7 +136,13 @@ func (c *Comparer) Remove(id int) {
 }
 
 // Counts returns what was compared so far.
-func (c *Comparer) Counts() Counts { return c.counts }
+func (c *Comparer) Counts() Counts {
+	sum := c.counts
+	for _, sd := range c.sides {
+		sum.Add(sd.other.counts)
+	}
+	return sum
+}
 
 // State compares the content, counters and digest of every holder, and the
 // counters of the indexes. Cost: two walks over all memberships of each side.

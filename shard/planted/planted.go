@@ -35,13 +35,20 @@ const (
 	// MixesMoments takes the first half of a chain from one moment and the
 	// second from a later one. With no writer about it is exact.
 	MixesMoments
+	// GroupLacksHolder leaves one holder out of one grouped answer in 10.
+	GroupLacksHolder
+	// BatchShifted gives each query of one batch in 5 the answer of the one before.
+	BatchShifted
+	// ShardMissing leaves all holders of one shard out of one answer in 20, in
+	// whatever form. With one shard it is exact.
+	ShardMissing
 	NumFaults
 )
 
 var faultNames = [NumFaults]string{
 	"forgets one removal in 1,000", "jumps holes", "ignores the tier", "keeps a moved hash's old position",
 	"drops a copy early", "takes the wrong namespace", "drops a holder late", "answers from before",
-	"mixes moments",
+	"mixes moments", "leaves a holder out of a group", "shifts a batch's answers", "leaves a shard out",
 }
 
 // String describes f.
@@ -90,12 +97,17 @@ type Index struct {
 
 var _ shard.Index = (*Index)(nil)
 
-// New returns inner with fault f.
-func New(inner shard.Index, f Fault) *Index {
-	return &Index{
+// New returns inner with fault f. It answers in groups and batches where that is
+// where the fault lies.
+func New(inner shard.Index, f Fault) shard.Index {
+	x := &Index{
 		fault: f, inner: inner, holders: make(map[shard.Holder]bool), stored: make(map[copyKey]int),
 		at: make(map[blockKey]uint64), aliases: make(map[blockKey]kv.EngineHash),
 	}
+	if f == GroupLacksHolder || f == BatchShifted || f == ShardMissing {
+		return &forms{Index: x}
+	}
+	return x
 }
 
 // AddHolder implements [shard.Index].
@@ -158,7 +170,7 @@ func (x *Index) Store(h shard.Holder, st *shard.Store) error {
 		}
 	case KeepsMoved:
 		x.rename(h, &s)
-	case ForgetsRemoval, JumpsHoles, LateDrop, StaleAnswer, MixesMoments, NumFaults:
+	case ForgetsRemoval, JumpsHoles, LateDrop, StaleAnswer, MixesMoments, GroupLacksHolder, BatchShifted, ShardMissing, NumFaults:
 	}
 	return x.inner.Store(h, &s)
 }
@@ -221,7 +233,7 @@ func (x *Index) Remove(h shard.Holder, rm *shard.Remove) error {
 		case KeepsMoved:
 			e = x.name(h, e)
 			delete(x.at, blockKey{h, e})
-		case JumpsHoles, IgnoresTier, WrongNamespace, LateDrop, StaleAnswer, MixesMoments, NumFaults:
+		case JumpsHoles, IgnoresTier, WrongNamespace, LateDrop, StaleAnswer, MixesMoments, GroupLacksHolder, BatchShifted, ShardMissing, NumFaults:
 		}
 		r.Engines = append(r.Engines, e)
 	}

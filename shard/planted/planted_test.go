@@ -13,7 +13,7 @@ import (
 // An index with a fault still answers what the fault does not touch.
 func TestFaultsAreNarrow(t *testing.T) {
 	for f := range planted.NumFaults {
-		inner, err := shard.New("reference", shard.Options{})
+		inner, err := shard.NewSharded("chain", make([]shard.Options, 2)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,6 +32,13 @@ func TestFaultsAreNarrow(t *testing.T) {
 		want := kv.Match{Holder: uint32(h), Device: 2, Host: 2, Any: 2}
 		if got := idx.Lookup(1, st.Contents, nil); len(got) != 1 || got[0] != want {
 			t.Errorf("an index that %s: %v, want %v", f, got, want)
+		}
+		if g, ok := idx.(shard.Grouper); ok {
+			var a shard.Answer
+			g.LookupGroups(1, st.Contents, &a)
+			if got := a.Append(nil); len(got) != 1 || got[0] != want {
+				t.Errorf("an index that %s: %v in groups, want %v", f, got, want)
+			}
 		}
 	}
 }
