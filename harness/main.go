@@ -42,6 +42,7 @@ func commands() []command {
 		{"churn", "[flags]", "decode blocks stored and evicted one by one in an index that stays as big: cost, look-ups and bytes over time, the longest operation", runChurn},
 		{"exact", "[--corpus FILE] [flags]", "hold every look-up of a corpus, of workloads with holes and of random ones against the reference: shards, kernels, forms", runExact},
 		{"ladder", "[--corpus FILE] [flags]", "offer a corpus at one rate after the other, beside peers, and tell how long look-ups take at each", runLadder},
+		{"lanes", "[flags]", "frames into the index as the host takes them, on 1, 2 and 4 lanes: throughput, and CPU time by what it is for", runLanes},
 	}
 }
 

@@ -106,6 +106,20 @@ func TestLadderCommand(t *testing.T) {
 	}
 }
 
+func TestLanesCommand(t *testing.T) {
+	args := []string{"lanes", "--lanes", "1,2", "--streams", "3", "--prompts", "40", "--cache", "1100", "--rounds", "1", "--runs", "2"}
+	got := object(t, args...)
+	want(t, got, "corpus", "seed", "ops", "block_ops", "cpu_ns_per_block_op", "block_ops_per_cpu_s", "wall_s", "machine", "rows", "two_lanes_to_one")
+	row := item(t, got["rows"], 1)
+	want(t, row, "lanes", "stored_blocks_per_wall_s", "cpu_ns_per_stored_block", "costs", "foreign_cpus", "runs")
+	m, _ := row.(map[string]any)
+	want(t, m["costs"], "decode", "hash", "copies", "apply", "queue", "all")
+	out, code := program(t, args...)
+	if code != 0 || !strings.Contains(out, "two lanes to one: ") || !strings.Contains(out, "| 2 |") {
+		t.Errorf("exit %d:\n%s", code, out)
+	}
+}
+
 // TestTrialsUsage: what cannot be right is refused with one line.
 func TestTrialsUsage(t *testing.T) {
 	for _, test := range []struct {
@@ -138,6 +152,10 @@ func TestTrialsUsage(t *testing.T) {
 		{[]string{"ladder", "--peer", "llm-d"}, `--peer "llm-d": must be crtc`, 2},
 		{[]string{"ladder", "--one"}, "--one: a ladder is many trials", 2},
 		{[]string{"ladder", "--lanes", "0"}, "--lanes 0: must be 1 to", 2},
+		{[]string{"lanes", "--lanes", "0"}, `--lanes "0": must be numbers from 1`, 2},
+		{[]string{"lanes", "--streams", "0"}, "--streams 0: must be 1 to", 2},
+		{[]string{"lanes", "--cache", "20"}, "--cache 20: must be 0 or at least 1024", 2},
+		{[]string{"lanes", "--one"}, "--lanes 1,2,4: with --one it is one number", 2},
 		{[]string{"memory", "x"}, `unexpected argument "x"`, 2},
 	} {
 		var out, errs bytes.Buffer

@@ -150,7 +150,7 @@ func One(ctx context.Context, o Options, p *trial.Progress) (*Result, error) {
 	defer runtime.UnlockOSThread()
 	x := &run{
 		f: newFleet(&o), worker: map[uint32]int{}, chunk: make([]event, chunkEvents), took: make([]int64, chunkEvents),
-		times: make([]uint32, 0, sampled), buf: make([]kv.Match, 0, o.Workers), clock: clockCost(),
+		times: make([]uint32, 0, sampled), buf: make([]kv.Match, 0, o.Workers), clock: trial.ThreadClockCost(),
 		began: time.Now(),
 	}
 	x.touch()
@@ -229,20 +229,6 @@ func (r *Result) finish(x *run) {
 	r.PerBlock = r.PerMembership * float64(st.Memberships) / float64(st.Blocks)
 	r.Exact, r.Slowest = &x.exact, x.slowest
 	r.Drift = driftOf(r.Segments)
-}
-
-// clockCost measures one read of the thread's CPU clock, in nanoseconds.
-func clockCost() float64 {
-	const reads = 2_000
-	best := int64(1 << 62)
-	for range 20 {
-		began := numa.ThreadCPU()
-		for range reads {
-			numa.ThreadCPU()
-		}
-		best = min(best, numa.ThreadCPU()-began)
-	}
-	return float64(best) / reads
 }
 
 // begin makes the index and stores the prompts.
