@@ -25,6 +25,7 @@ func runLadder(ctx context.Context, c *command, args []string, stdout, stderr io
 	fs.Float64Var(&o.First, "first", o.First, "block operations a second of the first step")
 	fs.Float64Var(&o.Factor, "factor", o.Factor, "by which each step offers more than the one before")
 	fs.IntVar(&o.Steps, "steps", o.Steps, "steps at most; an arm ends after two with which it did not keep up")
+	fs.Float64Var(&o.MaxForeign, "max-foreign", o.MaxForeign, "mean CPUs that others may keep busy during a trial; it is repeated past that, twice at most")
 	fs.StringVar(&m.Index, "kv-index", m.Index, "index: "+oneOf(shard.Kinds))
 	fs.IntVar(&m.Shards, "shards", 0, "shards of the index, each with one writer (default --lanes)")
 	fs.IntVar(&m.Lanes, "lanes", m.Lanes, "threads that apply events, of peers likewise")

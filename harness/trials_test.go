@@ -88,7 +88,7 @@ func TestExactCommand(t *testing.T) {
 }
 
 func TestLadderCommand(t *testing.T) {
-	args := []string{"ladder", "--corpus", smallCorpus(t), "--first", "1e5", "--factor", "3", "--steps", "2", "--runs", "2"}
+	args := []string{"ladder", "--corpus", smallCorpus(t), "--first", "1e5", "--factor", "3", "--steps", "2", "--runs", "2", "--max-foreign", "1000"}
 	got := object(t, args...)
 	want(t, got, "corpus", "seed", "ops", "block_ops", "cpu_ns_per_block_op", "block_ops_per_cpu_s", "lookup_ns", "offered", "achieved", "kept_up", "machine", "arms", "steps")
 	want(t, item(t, got["steps"], 1), "arm", "window_ms", "offered", "achieved", "kept_up", "sustained", "lookup_ns", "trials", "foreign_cpus")
@@ -150,6 +150,7 @@ func TestTrialsUsage(t *testing.T) {
 		{[]string{"ladder", "--first", "5"}, "--first 5: must be 1000 to", 2},
 		{[]string{"ladder", "--factor", "1"}, "--factor 1: must be 1.01 to 100", 2},
 		{[]string{"ladder", "--peer", "llm-d"}, `--peer "llm-d": must be crtc`, 2},
+		{[]string{"ladder", "--max-foreign", "0"}, "--max-foreign 0: must be above 0", 2},
 		{[]string{"ladder", "--one"}, "--one: a ladder is many trials", 2},
 		{[]string{"ladder", "--lanes", "0"}, "--lanes 0: must be 1 to", 2},
 		{[]string{"lanes", "--lanes", "0"}, `--lanes "0": must be numbers from 1`, 2},

@@ -15,7 +15,8 @@
 // # Rules
 //
 // At each step every arm that still climbs is measured, trial by trial in turn, each in
-// a fresh process. An arm ends after two steps with which it did not keep up; the ladder
+// a fresh process. A trial on a machine that others kept busy is repeated, twice at most,
+// and the calmest counts: what it says of the machine is in the table. An arm ends after two steps with which it did not keep up; the ladder
 // ends with its last arm. Windows are whole milliseconds, so the rate offered is close
 // to the one asked for. Look-ups are on the thread that issues operations, as peers have
 // them, and their times are service times; from deadline to end is told apart.

@@ -88,6 +88,24 @@ func TestClimbEnds(t *testing.T) {
 	}
 }
 
+// TestCalm: on a busy machine a trial is repeated, and the calmest counts.
+func TestCalm(t *testing.T) {
+	for _, test := range []struct {
+		loads     []float64
+		best      float64
+		discarded int
+	}{{[]float64{0.1}, 0.1, 0}, {[]float64{2, 0.4}, 0.4, 1}, {[]float64{2, 0.9, 1.5}, 0.9, 2}} {
+		n := 0
+		got, discarded, err := calm(t.Context(), 0.5, Ours, 1, func(context.Context, string, int) (Trial, error) {
+			n++
+			return Trial{Foreign: test.loads[n-1]}, nil
+		})
+		if err != nil || n != len(test.loads) || got.Foreign != test.best || discarded != test.discarded {
+			t.Errorf("%v: %d trials, %+v, %d discarded, %v", test.loads, n, got, discarded, err)
+		}
+	}
+}
+
 func TestPeerTrial(t *testing.T) {
 	r := peerTrial(&peers.Run{Offered: 5, Achieved: 4, IssuedOverWindow: 1.2, KeptUp: false, Service: &peers.Times{Samples: 3, P50: 1, P99: 2, P999: 3, Max: 4}}, 0.5)
 	if r.Offered != 5 || r.Issued != 1.2 || r.Sustained() || *r.Lookup != (trial.Latency{Samples: 3, P50: 1, P99: 2, P999: 3, Max: 4}) || r.Foreign != 0.5 {

@@ -18,14 +18,21 @@ type Options struct {
 	Runs     int              // trials of each arm at each step
 	Peers    []string
 	PeersBin string // the built index-peers, where there are peers
+	// MaxForeign is how many CPUs others may keep busy during a trial on average; past
+	// it the trial is repeated.
+	MaxForeign float64
 }
 
 // giveUp is how many steps in a row an arm does not keep up with before it ends.
 const giveUp = 2
 
+// attempts is how often a trial is made at most; of those on a busy machine the one with
+// the least foreign load counts.
+const attempts = 3
+
 // DefaultOptions climb from 5 M block operations a second.
 func DefaultOptions() Options {
-	o := Options{Mooncake: mooncake.DefaultOptions(), First: 5e6, Factor: 1.5, Steps: 30, Runs: 1}
+	o := Options{Mooncake: mooncake.DefaultOptions(), First: 5e6, Factor: 1.5, Steps: 30, Runs: 1, MaxForeign: 0.5}
 	return o
 }
 
@@ -39,6 +46,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("--factor %g: must be 1.01 to 100", o.Factor)
 	case o.Steps < 1 || o.Steps > 200:
 		return fmt.Errorf("--steps %d: must be 1 to 200", o.Steps)
+	case !(o.MaxForeign > 0):
+		return fmt.Errorf("--max-foreign %g: must be above 0", o.MaxForeign)
 	}
 	return o.Mooncake.Validate()
 }
