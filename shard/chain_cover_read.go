@@ -205,14 +205,19 @@ func (w *walk) pass(byBit, n int) {
 func (w *walk) passFirst(byBit, n int) {
 	w.first, w.next = w.next, w.first
 	w.firstDepth = byBit
-	w.few = append(w.few, w.part...)
-	w.live = len(w.few)
 	w.depth = n
-	w.thin(n)
+	if len(w.part) > 0 {
+		w.few = append(w.few, w.part...)
+		w.live = len(w.few)
+		w.thin(n)
+	}
 	switch {
 	case len(w.first) == 0:
 	case byBit == n:
-		w.alive = append(w.alive[:0], w.first...)
+		w.alive = resize(w.alive, len(w.first))
+		for i, a := range w.first { // mostly too short for a call
+			w.alive[i] = a
+		}
 	default:
 		w.leave(w.first, byBit)
 	}

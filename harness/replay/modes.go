@@ -159,7 +159,8 @@ func Lookups(src *Source) (t *Target, half, full Looked, err error) {
 	if _, err = applyAll(t, first); err != nil {
 		return
 	}
-	second, later := split(src.Corpus.Steps(n/2, n, nil))
+	second, _ := split(src.Corpus.Steps(n/2, n, nil))
+	_, later := split(src.Corpus.Lookups(n/2, n)) // apart from the events, as all lookups are
 	half = timeLookups(t, later, src.Queries)
 	if _, err = applyAll(t, second); err != nil {
 		return
