@@ -59,9 +59,12 @@ func openStore(dir string, p *Plan) (*store, error) {
 
 // load reads the trials. A last line that was cut when the program died is taken off.
 func (s *store) load() error {
-	data, err := io.ReadAll(io.LimitReader(s.f, maxTrials))
+	data, err := io.ReadAll(io.LimitReader(s.f, maxTrials+1))
 	if err != nil {
 		return err
+	}
+	if len(data) > maxTrials {
+		return fmt.Errorf("%s has over %d bytes: begin another series with --out", s.f.Name(), maxTrials)
 	}
 	whole := bytes.LastIndexByte(data, '\n') + 1
 	for n, line := range bytes.Split(data[:whole], []byte("\n")) {
