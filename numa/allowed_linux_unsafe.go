@@ -14,7 +14,6 @@ import (
 // Sizes of kernel bit masks, in words: 8,192 CPUs and 1,024 nodes.
 const (
 	cpuWords  = (maxID + 1) / 64
-	maxNodes  = 1024
 	nodeWords = maxNodes / 64
 )
 

@@ -15,9 +15,9 @@ import (
 
 // Region is address space whose usable prefix grows.
 //
-// Concurrency: one owner calls Ahead, Commit, Discard, Refill and Release. Committed, Resident, Placed,
-// PagesByNode and RemoteShare are anybody's until Release. The memory itself is
-// whoever's the owner says; Commit never moves it.
+// Concurrency: one owner calls Ahead, AdviseHuge, Commit, Discard, Refill and
+// Release. Committed, Taken, Resident, Placed and PagesByNode are anybody's until
+// Release. The memory itself is whoever's the owner says; Commit never moves it.
 type Region struct {
 	base      unsafe.Pointer
 	reserved  uint64        // bytes

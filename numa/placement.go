@@ -29,7 +29,7 @@ func Interleave(nodes ...int) Placement {
 
 func placementOn(nodes []int, interleave bool) Placement {
 	for _, id := range nodes {
-		if id < 0 || id >= 1024 {
+		if id < 0 || id >= maxNodes {
 			panic(fmt.Sprintf("BUG: numa: node %d", id))
 		}
 	}

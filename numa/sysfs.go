@@ -19,9 +19,10 @@ const (
 	cpuOnline = "sys/devices/system/cpu/online"
 	status    = "proc/self/status"
 	zoneinfo  = "proc/zoneinfo"
-	// maxID bounds CPU and node numbers: what a kernel can be built for (8,192
-	// CPUs, 1,024 nodes). A larger one in a file is garbage.
-	maxID = 8191
+	// maxID bounds numbers, maxNodes those of nodes: what a kernel can be built for
+	// (8,192 CPUs, 1,024 nodes). A larger one in a file is garbage.
+	maxID    = 8191
+	maxNodes = 1024
 	// maxFile bounds what is read of one file.
 	maxFile = 1 << 20
 )

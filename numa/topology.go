@@ -5,7 +5,6 @@ package numa
 import (
 	"cmp"
 	"fmt"
-	"io/fs"
 	"slices"
 )
 
@@ -30,7 +29,7 @@ type Node struct {
 
 // Topology is what a process may use of a machine's memory nodes.
 //
-// Concurrency: immutable; [Topology.FreeBytes] reads the system.
+// Concurrency: immutable.
 type Topology struct {
 	// Nodes are all online nodes with something to use, by ID.
 	Nodes []Node
@@ -68,6 +67,8 @@ func Discover(root string) (*Topology, error) {
 		return flat(sys, cpus)
 	case err != nil:
 		return nil, err
+	case len(ids) > 0 && ids[len(ids)-1] >= maxNodes:
+		return nil, fmt.Errorf("numa: %s names node %d: the last there can be is %d", sys.path(nodeDir+"/online"), ids[len(ids)-1], maxNodes-1)
 	}
 	t := &Topology{sys: sys, distance: map[[2]int]int{}}
 	for _, id := range ids {
@@ -233,20 +234,4 @@ func (t *Topology) Interleaved() Placement {
 		return Placement{}
 	}
 	return Interleave(t.MemoryNodes()...)
-}
-
-// FreeBytes returns how much memory is free on node id now.
-//
-// Cost: one small file read, tens of microseconds.
-func (t *Topology) FreeBytes(id int) (uint64, error) {
-	if t.Flat {
-		_, free, err := t.sys.meminfo("proc/meminfo")
-		return free, err
-	}
-	n, ok := t.Node(id)
-	if !ok || !n.Memory {
-		return 0, fmt.Errorf("numa: node %d has no memory that this process may use: %w", id, fs.ErrNotExist)
-	}
-	_, free, err := t.sys.meminfo(fmt.Sprintf("%s/node%d/meminfo", nodeDir, id))
-	return free, err
 }
