@@ -57,7 +57,8 @@ type piecePage struct {
 	carved     uint16 // that were handed out since it has memory
 	live       uint16
 	class      uint8
-	gone       bool // its memory was given back
+	gone       bool   // its memory was given back
+	after      uint32 // the page that begins where this one ends, when they may share a unit
 }
 
 // pieceClass is the pages of one class.
@@ -82,8 +83,7 @@ type pages struct {
 	table   []*[pageTable]piecePage
 	count   uint32 // pages; the first is number 1
 	// units has for each unit of the address space the first page that has lines
-	// there. The others follow in order of their numbers, which pages elsewhere may
-	// come between.
+	// there. The others are found by piecePage.after.
 	units []*[unitTable]uint32
 	// gaps has for each chunk how many lines of it were given back.
 	gaps []uint32
@@ -92,6 +92,7 @@ type pages struct {
 	usable    uint32 // lines that may be touched
 	chunk     uint32 // first unused line of the chunk that small pages share
 	chunkEnd  uint32
+	before    uint32 // the page that ends at chunk; 0: none
 	goneLines uint64 // of pages whose memory was given back
 
 	gives   uint64 // pieces given back, ever
@@ -116,7 +117,7 @@ func (a *arena) pageOf(line uint32) uint32 {
 		if line-p.line < uint32(p.pieces)*pieceLines[p.class] {
 			return id
 		}
-		id++
+		id = p.after
 	}
 }
 
@@ -183,9 +184,10 @@ func (a *arena) newPage(class int) bool {
 		if n == 0 {
 			return false
 		}
-		a.chunk, a.chunkEnd = first, first+n
+		a.chunk, a.chunkEnd, a.before = first, first+n, 0
 	}
-	if lines == 0 {
+	shared := lines == 0
+	if shared {
 		least := uint32(minPageLines)
 		if a.testEager {
 			least = testPageLines
@@ -201,6 +203,12 @@ func (a *arena) newPage(class int) bool {
 	}
 	p := a.page(id)
 	*p = piecePage{line: line, lines: lines, class: uint8(class), pieces: uint16(lines / size), version: 2, generation: 1}
+	if shared {
+		if a.before != 0 {
+			a.page(a.before).after = id
+		}
+		a.before = id
+	}
 	k.fresh.add(id)
 	k.pages++
 	k.uncarved += uint32(p.pieces)
