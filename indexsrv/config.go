@@ -40,7 +40,7 @@ type Config struct {
 	MaxHeldBatches  int // live batches that wait behind a gap, each stream
 	MaxHeldBytes    int64
 	MaxFrameBytes   int64 // of one ZMQ frame
-	ArenaBytes      int64 // address space of the index, all shards together; 0: the index's own default
+	ArenaBytes      int64 // memory of the index, all shards together; 0: the index's own default for each
 
 	ReplayTries   int
 	RetryDelay    time.Duration // before the second replay request, doubling
@@ -114,10 +114,14 @@ func (c *Config) feedLimits() FeedLimits {
 
 // shardOptions returns the options of each of so many shards.
 func (c *Config) shardOptions(shards int) shard.Options {
+	arena := uint64(c.ArenaBytes)
+	if arena > 0 {
+		arena = max(arena/uint64(shards), 1) // 0 would be the default
+	}
 	return shard.Options{
 		MaxOrphanBlocks: uint64(c.MaxOrphanBlocks),
 		MaxOrphanBytes:  uint64(c.MaxOrphanBytes),
-		ArenaBytes:      uint64(c.ArenaBytes) / uint64(shards),
+		ArenaBytes:      arena,
 	}
 }
 
@@ -225,7 +229,7 @@ func (c *Config) options() []option {
 		count("max-held-batches", "live batches of one stream that may wait behind a gap", &c.MaxHeldBatches, 1, 1<<24),
 		size("max-held-bytes", "memory of one stream's waiting batches", &c.MaxHeldBytes, 1<<10, maxBytes),
 		size("max-frame-bytes", "ZMQ frame; a longer one ends the connection", &c.MaxFrameBytes, 1<<10, 1<<31-1),
-		size("arena-bytes", "address space of the index, all shards together; 0: the index's default for each", &c.ArenaBytes, 0, maxBytes),
+		size("arena-bytes", "memory of the index, all shards together; 0: the index's default for each", &c.ArenaBytes, 0, maxBytes),
 		count("replay-tries", "fruitless replay requests before a gap is given up", &c.ReplayTries, 1, 1_000),
 		span("retry-delay", "before the second replay request, doubling", &c.RetryDelay, time.Millisecond, time.Hour),
 		span("resync-delay", "between tries to get back what was given up", &c.ResyncDelay, 10*time.Millisecond, 24*time.Hour),

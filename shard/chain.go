@@ -158,7 +158,7 @@ func (c *chainCore) place(p uint32) place {
 	return place{line: c.runs.at(p >> offsetBits).line, off: uint16(p&posOffset) + 1}
 }
 
-// at returns the position at off of the run at line.
+// position returns the one at off of the run at line.
 func (c *chainCore) position(line uint32, off int) uint32 {
 	return c.index(line)<<offsetBits | uint32(off)
 }

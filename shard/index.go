@@ -139,7 +139,7 @@ type Options struct {
 	// past either the oldest waiting store is dropped and counted.
 	MaxOrphanBlocks uint64 // default 65,536
 	MaxOrphanBytes  uint64 // default 64 MiB, tokens included
-	// ArenaBytes bounds the off-heap arena's address space.
+	// ArenaBytes bounds memory outside the Go heap.
 	ArenaBytes uint64 // default: what the implementation states
 	// Placement is where memory outside the Go heap lies.
 	Placement numa.Placement // default: anywhere
