@@ -28,7 +28,7 @@ func runChurn(ctx context.Context, c *command, args []string, stdout, stderr io.
 	fs.IntVar(&o.Segments, "segments", o.Segments, "equal parts that are measured one by one")
 	fs.IntVar(&o.Events, "events", 0, "events of a segment (default half as many as decode blocks are held)")
 	fs.Float64Var(&o.Minutes, "minutes", 0, "time that all segments take together, instead of --events")
-	fs.StringVar(&o.Index, "kv-index", o.Index, "index: "+oneOf(shard.Kinds))
+	fs.StringVar(&o.Index, "kv-index", o.Index, "index: "+trial.OneOf(shard.Kinds))
 	t.flags(fs, &o.Seed)
 	rest, code, done := c.parse(fs, args, stdout, stderr)
 	if done {

@@ -26,11 +26,11 @@ func runLadder(ctx context.Context, c *command, args []string, stdout, stderr io
 	fs.Float64Var(&o.Factor, "factor", o.Factor, "by which each step offers more than the one before")
 	fs.IntVar(&o.Steps, "steps", o.Steps, "steps at most; an arm ends after two with which it did not keep up")
 	fs.Float64Var(&o.MaxForeign, "max-foreign", o.MaxForeign, "mean CPUs that others may keep busy during a trial; it is repeated past that, twice at most")
-	fs.StringVar(&m.Index, "kv-index", m.Index, "index: "+oneOf(shard.Kinds))
+	fs.StringVar(&m.Index, "kv-index", m.Index, "index: "+trial.OneOf(shard.Kinds))
 	fs.IntVar(&m.Shards, "shards", 0, "shards of the index, each with one writer (default --lanes)")
 	fs.IntVar(&m.Lanes, "lanes", m.Lanes, "threads that apply events, of peers likewise")
 	fs.IntVar(&m.LimitOps, "limit-ops", 0, "replay only the first operations (default all)")
-	fs.Var((*list)(&o.Peers), "peer", "a published index that climbs beside ours, may be repeated: "+oneOf(peers.Indexers))
+	fs.Var((*list)(&o.Peers), "peer", "a published index that climbs beside ours, may be repeated: "+trial.OneOf(peers.Indexers))
 	fs.StringVar(&o.PeersBin, "peers-bin", "", "a built index-peers (default built by cargo, once)")
 	t.flags(fs, &m.Seed)
 	rest, code, done := c.parse(fs, args, stdout, stderr)
@@ -41,7 +41,7 @@ func runLadder(ctx context.Context, c *command, args []string, stdout, stderr io
 	err := o.Validate()
 	for _, p := range o.Peers {
 		if !peers.Known(p) {
-			err = fmt.Errorf("--peer %q: must be %s", p, oneOf(peers.Indexers))
+			err = fmt.Errorf("--peer %q: must be %s", p, trial.OneOf(peers.Indexers))
 		}
 	}
 	if t.one {

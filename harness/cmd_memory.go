@@ -29,7 +29,7 @@ func runMemory(ctx context.Context, c *command, args []string, stdout, stderr io
 	fs.IntVar(&o.Memberships, "memberships", o.Memberships, "memberships to fill the index with")
 	fs.IntVar(&o.Mean, "chain", o.Mean, "blocks of a chain, on average")
 	fs.Float64Var(&o.Turnover, "turnover", o.Turnover, "times that all chains are evicted and others stored, after which memory is counted again")
-	fs.StringVar(&o.Index, "kv-index", o.Index, "index: "+oneOf(shard.Kinds))
+	fs.StringVar(&o.Index, "kv-index", o.Index, "index: "+trial.OneOf(shard.Kinds))
 	t.flags(fs, &o.Seed)
 	rest, code, done := c.parse(fs, args, stdout, stderr)
 	if done {

@@ -21,12 +21,12 @@ func runMooncake(ctx context.Context, c *command, args []string, stdout, stderr 
 	o := mooncake.DefaultOptions()
 	fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
 	fs.StringVar(&o.Corpus, "corpus", "", "corpus file (KVCORP01; harness corpus makes them; default the conversation trace with --dup 4, made once in the cache folder)")
-	fs.StringVar(&o.Mode, "mode", o.Mode, "what to replay: "+oneOf(mooncake.Modes))
-	fs.StringVar(&o.Index, "kv-index", o.Index, "index: "+oneOf(shard.Kinds))
+	fs.StringVar(&o.Mode, "mode", o.Mode, "what to replay: "+trial.OneOf(mooncake.Modes))
+	fs.StringVar(&o.Index, "kv-index", o.Index, "index: "+trial.OneOf(shard.Kinds))
 	fs.IntVar(&o.Shards, "shards", 0, "shards of the index, each with one writer (default --lanes)")
 	fs.IntVar(&o.Lanes, "lanes", o.Lanes, "threads that apply events")
 	fs.IntVar(&o.Queries, "query-threads", o.Queries, "threads that look up, in lookup and contend")
-	fs.StringVar(&o.Memory, "memory", o.Memory, "placement of the index's memory: "+oneOf(mooncake.Memories))
+	fs.StringVar(&o.Memory, "memory", o.Memory, "placement of the index's memory: "+trial.OneOf(mooncake.Memories))
 	fs.IntVar(&o.WindowMS, "window-ms", 0, "open loop: every operation at its deadline in a window of so many milliseconds (default: as fast as it goes)")
 	fs.IntVar(&o.LimitOps, "limit-ops", 0, "replay only the first operations (default all)")
 	fs.Uint64Var(&o.Seed, "seed", o.Seed, "of a series' order and its intervals")
@@ -65,17 +65,11 @@ func runMooncake(ctx context.Context, c *command, args []string, stdout, stderr 
 			return exitDiffers
 		}
 	}
-	exact := func(e *trial.Exact) error {
-		if e != nil && e.Wrong > 0 {
-			return fmt.Errorf("%d of %d look-ups differ from the reference's", e.Wrong, e.Lookups)
-		}
-		return nil
-	}
 	switch {
 	case *one:
 		var r *mooncake.Result
 		if r, err = mooncake.One(ctx, o, p); err == nil {
-			err = errors.Join(json.NewEncoder(stdout).Encode(r), exact(r.Exact))
+			err = errors.Join(json.NewEncoder(stdout).Encode(r), wrongs(r.Exact))
 		}
 	case so.wanted():
 		err = runSeries(ctx, o, &so, p, stdout, stderr, *asJSON)
@@ -88,7 +82,7 @@ func runMooncake(ctx context.Context, c *command, args []string, stdout, stderr 
 			if *asJSON {
 				write = s.WriteJSON
 			}
-			err = errors.Join(write(stdout), exact(s.Exact))
+			err = errors.Join(write(stdout), wrongs(s.Exact))
 		}
 	}
 	if err != nil {

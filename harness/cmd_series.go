@@ -48,7 +48,7 @@ const defaultRounds = 20
 
 func (s *seriesOptions) flags(fs *flag.FlagSet) {
 	fs.IntVar(&s.rounds, "series", 0, "rounds of a series: every arm in every mode once a round, interleaved, resumed where it stopped")
-	fs.Var(&s.peers, "peer", "a published index beside ours, may be repeated: "+oneOf(peers.Indexers))
+	fs.Var(&s.peers, "peer", "a published index beside ours, may be repeated: "+trial.OneOf(peers.Indexers))
 	fs.StringVar(&s.modes, "modes", strings.Join(series.DefaultModes, ","), "of a series; memory besides, which repeats exactly")
 	fs.StringVar(&s.control, "control", controlAgain, "control arm of a series, in the same binary: again (as it is), avx2, generic or none")
 	fs.StringVar(&s.out, "out", "", "folder of a series (default one in the cache folder, by corpus)")
@@ -65,12 +65,12 @@ func (s *seriesOptions) modeList() []string { return strings.Split(s.modes, ",")
 func (s *seriesOptions) validate(o *mooncake.Options, sustained bool) error {
 	for _, p := range s.peers {
 		if !peers.Known(p) {
-			return fmt.Errorf("--peer %q: must be %s", p, oneOf(peers.Indexers))
+			return fmt.Errorf("--peer %q: must be %s", p, trial.OneOf(peers.Indexers))
 		}
 	}
 	for i, m := range s.modeList() {
 		if !slices.Contains(series.Modes, m) || slices.Contains(s.modeList()[:i], m) {
-			return fmt.Errorf("--modes %q: must be different ones of %s, joined by commas", s.modes, oneOf(series.Modes))
+			return fmt.Errorf("--modes %q: must be different ones of %s, joined by commas", s.modes, trial.OneOf(series.Modes))
 		}
 	}
 	switch {

@@ -14,6 +14,7 @@ import (
 	"kindex/asm"
 	"kindex/harness/bench"
 	"kindex/harness/live"
+	"kindex/harness/trial"
 	"kindex/harness/verify"
 	"kindex/shard"
 )
@@ -68,7 +69,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		for _, c := range all {
 			names = append(names, c.name)
 		}
-		fmt.Fprintf(stderr, "harness: unknown command %q: must be %s\n", args[0], oneOf(names))
+		fmt.Fprintf(stderr, "harness: unknown command %q: must be %s\n", args[0], trial.OneOf(names))
 		return exitUsage
 	}
 	return all[i].run(ctx, &all[i], args[1:], stdout, stderr)
@@ -81,14 +82,6 @@ func usage(w io.Writer) {
 	}
 	fmt.Fprint(w, "  harness --interleave [flags]\n      harness mooncake --interleave: the series of local against interleaved memory\n")
 	fmt.Fprint(w, "\nharness COMMAND --help tells a command's flags. Exit codes: 0 all is well, 1 something differs, 2 bad usage or an unreadable file.\n")
-}
-
-// oneOf joins names with commas and a last "or".
-func oneOf(names []string) string {
-	if len(names) < 2 {
-		return strings.Join(names, "")
-	}
-	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
 }
 
 // parse reads flags, which may stand before, between and after the other
@@ -124,7 +117,7 @@ func (c *command) parse(fs *flag.FlagSet, args []string, stdout, stderr io.Write
 
 func runVerify(_ context.Context, c *command, args []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
-	kind := fs.String("index", shard.Kinds[0], "index under test: "+oneOf(shard.Kinds))
+	kind := fs.String("index", shard.Kinds[0], "index under test: "+trial.OneOf(shard.Kinds))
 	asJSON := fs.Bool("json", false, "print one JSON object; differences go to standard error")
 	files, code, done := c.parse(fs, args, stdout, stderr)
 	if done {
@@ -132,7 +125,7 @@ func runVerify(_ context.Context, c *command, args []string, stdout, stderr io.W
 	}
 	switch {
 	case !slices.Contains(shard.Kinds, *kind):
-		fmt.Fprintf(stderr, "harness verify: --index %q: must be %s\n", *kind, oneOf(shard.Kinds))
+		fmt.Fprintf(stderr, "harness verify: --index %q: must be %s\n", *kind, trial.OneOf(shard.Kinds))
 		return exitUsage
 	case len(files) == 0:
 		fmt.Fprintln(stderr, "harness verify: no file: give one or more recordings (kvrec/1, gzipped or plain)")
@@ -175,7 +168,7 @@ func runLive(ctx context.Context, c *command, args []string, stdout, stderr io.W
 	cfg := live.DefaultConfig()
 	fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
 	fs.StringVar(&cfg.Listen, "listen", cfg.Listen, "HTTP address of the index host; a free port is taken instead of a taken one")
-	fs.StringVar(&cfg.Index, "kv-index", "", "index: "+oneOf(shard.Kinds)+" (default the host's)")
+	fs.StringVar(&cfg.Index, "kv-index", "", "index: "+trial.OneOf(shard.Kinds)+" (default the host's)")
 	fs.DurationVar(&cfg.For, "for", 0, "end after so long (default at Ctrl-C)")
 	fs.DurationVar(&cfg.Every, "every", cfg.Every, "between lines where the output is no terminal")
 	fs.Float64Var(&cfg.Speed, "speed", cfg.Speed, "speed of the mock engines; 1 as recorded")
@@ -204,7 +197,7 @@ func runLive(ctx context.Context, c *command, args []string, stdout, stderr io.W
 func runBench(ctx context.Context, c *command, args []string, stdout, stderr io.Writer) int {
 	var o bench.Options
 	fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
-	fs.StringVar(&o.Index, "kv-index", shard.Kinds[0], "index: "+oneOf(shard.Kinds))
+	fs.StringVar(&o.Index, "kv-index", shard.Kinds[0], "index: "+trial.OneOf(shard.Kinds))
 	fs.Uint64Var(&o.Seed, "seed", 1, "of the workloads")
 	fs.IntVar(&o.Repeats, "repeats", 10, "times that each figure is taken, with a fresh index")
 	fs.BoolVar(&o.Short, "short", false, "do a small part of the work, to see that it runs")
@@ -218,7 +211,7 @@ func runBench(ctx context.Context, c *command, args []string, stdout, stderr io.
 	case len(rest) > 0:
 		err = fmt.Errorf("unexpected argument %q: everything is a flag", rest[0])
 	case !slices.Contains(shard.Kinds, o.Index):
-		err = fmt.Errorf("--kv-index %q: must be %s", o.Index, oneOf(shard.Kinds))
+		err = fmt.Errorf("--kv-index %q: must be %s", o.Index, trial.OneOf(shard.Kinds))
 	case o.Repeats < 1 || o.Repeats > 1000:
 		err = fmt.Errorf("--repeats %d: must be 1 to 1000", o.Repeats)
 	}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"kindex/asm"
+	"kindex/harness/trial"
 	"kindex/indexsrv"
 	"kindex/internal/kv"
 	"kindex/numa"
@@ -27,38 +29,39 @@ type Options struct {
 
 // Report is what a run measured.
 type Report struct {
-	Machine Machine `json:"machine"`
-	Index   string  `json:"index"`
-	Seed    uint64  `json:"seed"`
-	Repeats int     `json:"repeats"`
+	Machine trial.Machine `json:"machine"`
+	Level   string        `json:"cpu_features"` // what the index's kernels use
+	Index   string        `json:"index"`
+	Seed    uint64        `json:"seed"`
+	Repeats int           `json:"repeats"`
 
 	Apply   []Apply  `json:"apply"`
 	Lookups []Lookup `json:"lookups"`
 	Memory  []Memory `json:"memory"`
 	// Clock is what reading the clock twice takes: it is within every lookup.
-	Clock Figure `json:"clock_ns"`
+	Clock trial.Spread `json:"clock_ns"`
 }
 
 // Apply is CPU time from frame to index, in nanoseconds for each stored block;
 // what its removal took is in it.
 type Apply struct {
-	Workload string  `json:"workload"`
-	Stored   int     `json:"stored_blocks"`
-	Removed  int     `json:"removed_blocks"`
-	Frame    float64 `json:"frame_bytes_per_block"`
-	Decode   Figure  `json:"decode_ns"` // payload to events
-	Hash     Figure  `json:"hash_ns"`   // tokens to content hashes
-	Index    Figure  `json:"index_ns"`  // stores and removals
-	Total    Figure  `json:"total_ns"`  // all of a stream's pipeline, measured on its own
+	Workload string       `json:"workload"`
+	Stored   int          `json:"stored_blocks"`
+	Removed  int          `json:"removed_blocks"`
+	Frame    float64      `json:"frame_bytes_per_block"`
+	Decode   trial.Spread `json:"decode_ns"` // payload to events
+	Hash     trial.Spread `json:"hash_ns"`   // tokens to content hashes
+	Index    trial.Spread `json:"index_ns"`  // stores and removals
+	Total    trial.Spread `json:"total_ns"`  // all of a stream's pipeline, measured on its own
 }
 
 // Lookup is the time of one lookup, in nanoseconds.
 type Lookup struct {
-	Workload string `json:"workload"`
-	Blocks   int    `json:"blocks"`
-	Holders  int    `json:"holders"`
-	P50      Figure `json:"p50_ns"`
-	P99      Figure `json:"p99_ns"`
+	Workload string       `json:"workload"`
+	Blocks   int          `json:"blocks"`
+	Holders  int          `json:"holders"`
+	P50      trial.Spread `json:"p50_ns"`
+	P99      trial.Spread `json:"p99_ns"`
 }
 
 // Memory is what memberships take.
@@ -77,7 +80,7 @@ type Memory struct {
 func Run(ctx context.Context, o Options) (*Report, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	r := &Report{Machine: machine(), Index: o.Index, Seed: o.Seed, Repeats: o.Repeats, Clock: clock(o.Repeats)}
+	r := &Report{Machine: trial.ThisMachine(), Level: asm.Level(), Index: o.Index, Seed: o.Seed, Repeats: o.Repeats, Clock: clock(o.Repeats)}
 	s := typical
 	if o.Short {
 		s.prompts, s.cache = s.prompts/20, s.cache/20
@@ -147,7 +150,7 @@ func apply(ctx context.Context, name string, s shape, o Options) (Apply, error) 
 	}
 	return Apply{
 		Workload: name, Stored: w.stored, Removed: w.removed, Frame: float64(w.bytes) / float64(w.stored),
-		Decode: figure(decode), Hash: figure(hash), Index: figure(index), Total: figure(total),
+		Decode: spread(decode), Hash: spread(hash), Index: spread(index), Total: spread(total),
 	}, nil
 }
 
@@ -356,9 +359,9 @@ func lookups(ctx context.Context, f fill, o Options) (Lookup, error) {
 			}
 		}
 		slices.Sort(times)
-		p50, p99 = append(p50, quantile(times, 0.50)), append(p99, quantile(times, 0.99))
+		p50, p99 = append(p50, float64(trial.Quantile(times, 0.50))), append(p99, float64(trial.Quantile(times, 0.99)))
 	}
-	return Lookup{Workload: f.String(), Blocks: f.blocks, Holders: f.holders, P50: figure(p50), P99: figure(p99)}, nil
+	return Lookup{Workload: f.String(), Blocks: f.blocks, Holders: f.holders, P50: spread(p50), P99: spread(p99)}, nil
 }
 
 // memory measures what a filled index takes.
@@ -399,7 +402,7 @@ func memory(ctx context.Context, f fill, o Options) (Memory, error) {
 }
 
 // clock measures two readings of the clock.
-func clock(repeats int) Figure {
+func clock(repeats int) trial.Spread {
 	var out []float64
 	for range repeats {
 		times := make([]int64, 10_000)
@@ -408,7 +411,12 @@ func clock(repeats int) Figure {
 			times[i] = time.Since(began).Nanoseconds()
 		}
 		slices.Sort(times)
-		out = append(out, quantile(times, 0.5))
+		out = append(out, float64(trial.Quantile(times, 0.5)))
 	}
-	return figure(out)
+	return spread(out)
+}
+
+// spread is one measured quantity over all repeats.
+func spread(samples []float64) trial.Spread {
+	return trial.SpreadOf(samples, func(x float64) float64 { return x })
 }

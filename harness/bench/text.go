@@ -19,20 +19,20 @@ func (r *Report) WriteJSON(w io.Writer) error { return json.NewEncoder(w).Encode
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	m := r.Machine
-	fmt.Fprintf(&b, "%s, %d CPUs, %s, Linux %s, %s %s, load %s\n", m.CPU, m.CPUs, m.Level, m.Kernel, m.Go, m.Arch, m.Load)
+	fmt.Fprintf(&b, "%s, %d CPUs, %s, Linux %s, %s %s, load %s\n", m.CPU, m.CPUs, r.Level, m.Kernel, m.Go, m.Arch, m.Load)
 	fmt.Fprintf(&b, "commit %s, index %s, seed %d, %d repeats: median (least to greatest)\n\n", m.Commit, r.Index, r.Seed, r.Repeats)
 	t := tabwriter.NewWriter(&b, 0, 0, 1, ' ', 0)
 	fmt.Fprintln(t, "| frame to index, ns of CPU per stored block\t| decode\t| hash\t| index\t| all\t|")
 	fmt.Fprintln(t, "| ---\t| ---\t| ---\t| ---\t| ---\t|")
 	for _, a := range r.Apply {
 		fmt.Fprintf(t, "| %s (%d stored, %d removed, %.0f bytes a block)\t| %s\t| %s\t| %s\t| %s\t|\n", a.Workload, a.Stored, a.Removed, a.Frame,
-			a.Decode.text(1), a.Hash.text(1), a.Index.text(1), a.Total.text(1))
+			a.Decode.Text(1), a.Hash.Text(1), a.Index.Text(1), a.Total.Text(1))
 	}
 	fmt.Fprintln(t)
 	fmt.Fprintf(t, "| lookup (clock %.0f ns within)\t| p50, ns\t| p99, ns\t|\n", r.Clock.Median)
 	fmt.Fprintln(t, "| ---\t| ---\t| ---\t|")
 	for _, l := range r.Lookups {
-		fmt.Fprintf(t, "| %s: %d blocks, %d holders\t| %s\t| %s\t|\n", l.Workload, l.Blocks, l.Holders, l.P50.text(0), l.P99.text(0))
+		fmt.Fprintf(t, "| %s: %d blocks, %d holders\t| %s\t| %s\t|\n", l.Workload, l.Blocks, l.Holders, l.P50.Text(0), l.P99.Text(0))
 	}
 	fmt.Fprintln(t)
 	fmt.Fprintln(t, "| bytes per membership\t| memberships\t| all\t| runs\t| dictionary\t| edges\t| holders\t| streams\t| free beside\t| Go heap\t|")
@@ -47,9 +47,4 @@ func (r *Report) WriteText(w io.Writer) error {
 	_ = t.Flush() // into memory
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-// text writes f with so many decimals.
-func (f Figure) text(decimals int) string {
-	return fmt.Sprintf("%.*f (%.*f to %.*f)", decimals, f.Median, decimals, f.Min, decimals, f.Max)
 }

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"kindex/asm"
+	"kindex/harness/trial"
 	"kindex/shard"
 )
 
@@ -44,11 +44,11 @@ func DefaultOptions() Options {
 func (o *Options) Validate() error {
 	switch {
 	case !slices.Contains(Modes, o.Mode):
-		return fmt.Errorf("--mode %q: must be %s", o.Mode, oneOf(Modes))
+		return fmt.Errorf("--mode %q: must be %s", o.Mode, trial.OneOf(Modes))
 	case !slices.Contains(shard.Kinds, o.Index):
-		return fmt.Errorf("--kv-index %q: must be %s", o.Index, oneOf(shard.Kinds))
+		return fmt.Errorf("--kv-index %q: must be %s", o.Index, trial.OneOf(shard.Kinds))
 	case !slices.Contains(Memories, o.Memory):
-		return fmt.Errorf("--memory %q: must be %s", o.Memory, oneOf(Memories))
+		return fmt.Errorf("--memory %q: must be %s", o.Memory, trial.OneOf(Memories))
 	case o.Lanes < 1 || o.Lanes > shard.MaxShards:
 		return fmt.Errorf("--lanes %d: must be 1 to %d", o.Lanes, shard.MaxShards)
 	case o.Shards < 0 || o.Shards > shard.MaxShards:
@@ -92,8 +92,4 @@ func (o *Options) Args() []string {
 		args = append(args, "--profile", o.Profile)
 	}
 	return args
-}
-
-func oneOf(names []string) string {
-	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
 }

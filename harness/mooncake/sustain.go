@@ -10,13 +10,13 @@ import (
 	"path/filepath"
 	"strings"
 
+	"kindex/harness/replay"
 	"kindex/harness/trial"
 )
 
 // The rule of a sustained rate.
 const (
 	sustainedShare = 0.99 // of the offered rate achieved
-	issuedWithin   = 1.01 // windows until all was issued: the load was really offered
 	sustainTrials  = 3    // fresh processes for each rate
 	within         = 1.10 // the least rate that fails is at most so much above the greatest that holds
 )
@@ -29,7 +29,7 @@ type Offer struct {
 	Foreign  float64 `json:"foreign_cpus"`
 }
 
-func (o Offer) valid() bool { return o.Issued <= issuedWithin }
+func (o Offer) valid() bool { return o.Issued <= replay.IssuedWithin }
 
 // Sustained reports whether the load was really offered, and done.
 func (o Offer) Sustained() bool { return o.valid() && o.Achieved >= sustainedShare*o.Offered }
@@ -139,7 +139,7 @@ func Sustain(ctx context.Context, o Options, maxForeign float64, p *trial.Progre
 func WriteSustained(w io.Writer, all []*Sustainable) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Sustained: at least %.0f %% of the offered rate with everything issued within %.2f windows, in %d of %d fresh processes, to %.0f %%. Corpus %s.\n\n",
-		sustainedShare*100, issuedWithin, sustainTrials, sustainTrials, (within-1)*100, filepath.Base(all[0].Corpus))
+		sustainedShare*100, replay.IssuedWithin, sustainTrials, sustainTrials, (within-1)*100, filepath.Base(all[0].Corpus))
 	fmt.Fprint(&b, "| | sustained, M block operations a second | not sustained | windows tried, ms | trials discarded | ratio to it |\n| --- | --- | --- | --- | --- | --- |\n")
 	for _, s := range all {
 		var windows []string

@@ -12,7 +12,9 @@ import (
 
 // The published rule of an open loop that kept up.
 const (
-	issuedWithin = 1.01 // windows until the last operation was issued
+	// IssuedWithin is the windows until the last operation was issued: the load was
+	// really offered.
+	IssuedWithin = 1.01
 	doneWithin   = 1.10 // windows until the last was done
 )
 
@@ -43,7 +45,7 @@ func (r *InOrder) KeptUp() bool {
 
 // ValidGenerator reports whether the load was really offered.
 func (r *InOrder) ValidGenerator() bool {
-	return float64(r.Issued) <= issuedWithin*float64(r.Window)
+	return float64(r.Issued) <= IssuedWithin*float64(r.Window)
 }
 
 // Replay plays the whole corpus in order, lookups inline on the calling thread, events

@@ -143,8 +143,6 @@ func (r *Report) WriteText(w io.Writer) error {
 // num writes three digits that matter.
 func num(x float64) string {
 	switch {
-	case x >= 1000:
-		return fmt.Sprintf("%.0f", x)
 	case x >= 100:
 		return fmt.Sprintf("%.0f", x)
 	case x >= 10:
