@@ -116,8 +116,9 @@ func (w *world) clear(worker int) error {
 	return w.each(func(s *subject) error { return s.idx.Clear(s.holders[worker]) })
 }
 
-// batchQuarters are the parts of a chain that go along in a batch, in quarters.
-var batchQuarters = [...]int{4, 1, 2, 4, 3}
+// batchQuarters are the parts of a chain that go along in a batch, in quarters: more
+// than the few that an index may answer one by one.
+var batchQuarters = [...]int{4, 1, 2, 4, 3, 0, 4, 2, 3, 1, 4, 4}
 
 // ask asks everybody for one chain.
 func (w *world) ask(chain []kv.ContentHash) {

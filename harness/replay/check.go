@@ -66,7 +66,7 @@ type forms struct {
 	buf    []kv.Match
 	answer shard.Answer
 	batch  *batch
-	recent []*corpus.Step // goes along in a batch
+	recent []*corpus.Step // goes along in a batch: as many as an index takes in step
 }
 
 // agree reports whether all answers to s are want: flat, grouped, and in a batch with
@@ -78,7 +78,7 @@ func (f *forms) agree(s *corpus.Step, want map[int]kv.Match) bool {
 	f.t.Index.LookupGroups(f.t.Namespace, s.Contents, &f.answer)
 	f.buf = f.answer.Append(f.buf[:0])
 	ok = ok && maps.Equal(f.t.byWorker(f.buf), want)
-	if f.recent = append(f.recent, s); len(f.recent) > 4 {
+	if f.recent = append(f.recent, s); len(f.recent) > batchLookups {
 		f.recent = f.recent[1:]
 	}
 	answers := f.batch.lookup(f.recent)
