@@ -6,3 +6,6 @@ package numa
 
 // ThreadCPU returns 0: threads' CPU time is read on Linux only.
 func ThreadCPU() int64 { return 0 }
+
+// ProcessCPU returns 0 likewise.
+func ProcessCPU() int64 { return 0 }

@@ -6,11 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -278,11 +274,11 @@ func (f *fleet) through() (cpu int64, wall float64, err error) {
 			}
 		})
 	}
-	before, began := processCPU(), time.Now()
+	before, began := numa.ProcessCPU(), time.Now()
 	close(start)
 	wg.Wait()
 	wall = time.Since(began).Seconds()
-	cpu = processCPU() - before
+	cpu = numa.ProcessCPU() - before
 	return cpu, wall, errors.Join(append(errs, pool.Close(), f.check(feeds, true))...)
 }
 
@@ -299,21 +295,4 @@ func (f *fleet) check(feeds []*indexsrv.Feed, applied bool) error {
 		}
 	}
 	return nil
-}
-
-// processCPU returns the CPU nanoseconds of all threads that live; 0 where the kernel
-// does not say.
-func processCPU() int64 {
-	files, _ := filepath.Glob("/proc/self/task/*/schedstat")
-	sum := int64(0)
-	for _, name := range files {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			continue // the thread has ended
-		}
-		first, _, _ := strings.Cut(string(text), " ")
-		n, _ := strconv.ParseInt(first, 10, 64)
-		sum += n
-	}
-	return sum
 }
