@@ -24,6 +24,7 @@ var cores = map[string]func() core{
 		if err != nil {
 			panic(err)
 		}
+		tinyTables(c, nil)
 		return c
 	},
 }
@@ -405,7 +406,7 @@ func TestCoreWild(t *testing.T) {
 		{"seeds", 6, 400, 2, 1, 4000, 0, 3},
 		{"seeds-long", 6, 6000, 1, 1, 500, 700, 4},
 	}
-	seeds := uint64(longtest.N(2, 40))
+	seeds := uint64(longtest.N(2, 14))
 	for name, open := range cores {
 		for _, sh := range shapes {
 			t.Run(name+"/"+sh.name, func(t *testing.T) {

@@ -36,15 +36,20 @@ func RowsMade(idx Index) (n uint64) {
 // memory go back to the system as soon as it can. It returns what counts the steps
 // that edge tables go on by. Without a chain core it changes nothing.
 func TinyTables(idx Index) *atomic.Uint64 {
-	const edgeLines = 2 // the fewest that grow at all
 	edgeSteps := new(atomic.Uint64)
 	for _, c := range chainCores(idx) {
-		c.edges.desc.Store(edgeLines<<32 | edgeLines)
-		c.dict.sizes = dictTiny
-		c.arena.testEager = true
-		c.edgeState.testHook = func() { edgeSteps.Add(1) }
+		tinyTables(c, func() { edgeSteps.Add(1) })
 	}
 	return edgeSteps
+}
+
+// tinyTables is [TinyTables] of one core; hook is called at each step of its edge table.
+func tinyTables(c *chainCore, hook func()) {
+	const edgeLines = 2 // the fewest that grow at all
+	c.dict.sizes = dictTiny
+	c.arena.testEager = true
+	c.edges.desc.Store(edgeLines<<32 | edgeLines)
+	c.edgeState.testHook = hook
 }
 
 // Growing reports whether the dictionary of the core that h lives in is on its way

@@ -514,7 +514,7 @@ func TestProofCorpora(t *testing.T) {
 	if shard.RaceEnabled {
 		events = 10_000
 	}
-	for seed := range uint64(longtest.N(2, 4)) {
+	for seed := range uint64(longtest.N(2, 3)) {
 		t.Run(fmt.Sprintf("seed%d", seed), func(t *testing.T) {
 			t.Parallel()
 			w, err := newWorld(seed, 12+4*int(seed%2), corpusSubjects())

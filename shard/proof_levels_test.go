@@ -17,8 +17,8 @@ import (
 // all of them.
 func TestProofLevels(t *testing.T) {
 	skipShort(t)
-	events, wilds, wildEvents := longtest.N(5000, 60_000), uint64(longtest.N(1, 4)), longtest.N(600, 3000)
-	runs, acts, reads := uint64(longtest.N(3, 30)), uint64(2000), uint64(1000)
+	events, wilds, wildEvents := longtest.N(5000, 30_000), uint64(longtest.N(1, 3)), longtest.N(600, 3000)
+	runs, acts, reads := uint64(longtest.N(3, 20)), uint64(2000), uint64(1000)
 	if shard.RaceEnabled {
 		events, wildEvents, acts, reads = 1500, 300, 500, 150
 	}
