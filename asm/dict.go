@@ -38,12 +38,21 @@ import (
 // sweep from the last old line down ([DictTable.Gather], [DictTable.Move]) never
 // meets what it has moved.
 //
+// A tag is a window of 16 bits of the mixed hash that begins where the bits that a
+// home tells end, or a bit before. So line and tag together tell the home among more
+// lines, too, and most entries move without their keys ([DictTable.MoveKnown]). The
+// more homes there are, the less a tag tells beyond them; before that is less than
+// [dictTells] bits a growth needs the keys after all and sets the window anew.
+//
 // Concurrency: one owner.
 type DictTable struct {
 	Words []uint64 // the lines that may be touched: homes, then spill
 	Lines uint64   // homes of keys above Rest
 	Old   uint64   // homes of the others; at most Lines
 	Rest  uint64
+	// Window and OldWindow are the number of bits of the mixed hash below the tag's,
+	// for keys above Rest and for the others.
+	Window, OldWindow uint64
 }
 
 // Shape of a line.
@@ -68,9 +77,17 @@ func dictHash(key uint64) uint64 {
 	return (hi ^ lo) * dictMix
 }
 
-// dictTag returns the tag of a mixed hash.
-func dictTag(h uint64) uint64 {
-	if tag := h & 0xffff; tag != 0 {
+// dictTells is the least number of bits that a tag tells beyond its line: of 2,048
+// keys that meet a line with one entry, one takes it for its own. Chosen.
+const dictTells = 11
+
+// tag returns the tag of a mixed hash.
+func (t *DictTable) tag(h uint64) uint64 {
+	window := t.Window
+	if h <= t.Rest {
+		window = t.OldWindow
+	}
+	if tag := h >> window & 0xffff; tag != 0 {
 		return tag
 	}
 	return 1
@@ -97,11 +114,16 @@ func (l *dictLine) position(slot uint64) uint32 { return uint32(l[3+slot>>1] >> 
 func (l *dictLine) overflow() uint64            { return l[2] >> 32 & dictFull }
 
 // free returns a bit for each free slot.
-func (l *dictLine) free() (m uint32) {
-	for slot := range uint64(DictSlots) {
-		m |= uint32(l.tag(slot)-1) >> 31 << slot
-	}
-	return m
+func (l *dictLine) free() uint32 {
+	return zeroLanes(l[0]) | zeroLanes(l[1])<<4 | zeroLanes(l[2])&3<<8
+}
+
+// zeroLanes returns a bit for each 16-bit lane of w that is 0.
+func zeroLanes(w uint64) uint32 {
+	const low = dictHighs - dictOnes // all bits of a lane but the highest
+	zero := ^(w&low + low | w) & dictHighs >> 15
+	// One bit a lane, at 0, 16, 32 and 48, to 48 to 51.
+	return uint32(zero * (1<<48 | 1<<33 | 1<<18 | 1<<3) >> 48 & 0xf)
 }
 
 // put fills a free slot.
@@ -196,5 +218,5 @@ func DictPrefetch(t *DictTable, keys []uint64) {
 // returns how many there are, which may be more than out has room for.
 func DictFind(t *DictTable, key uint64, out []uint32) int {
 	h := dictHash(key)
-	return dictFind(t, t.home(h), dictTag(h), out)
+	return dictFind(t, t.home(h), t.tag(h), out)
 }

@@ -16,11 +16,13 @@
 // PREFETCHT0 and 7 with PREFETCHT1.
 //
 // The stack holds what was worked out ahead: line's byte offset << 16 | tag, of
-// key i in slot i mod 128; then t.Rest, t.Old and the end of the words.
+// key i in slot i mod 128; then t.Rest, t.Old, the end of the words and the windows.
 #define RING 128
 #define REST 1024(SP)
 #define OLD 1032(SP)
 #define END 1040(SP)
+#define WINDOW 1048(SP)
+#define OLDWINDOW 1056(SP)
 
 // SETUP loads the registers from the table at AX.
 #define SETUP \
@@ -33,6 +35,10 @@
 	MOVQ BX, OLD; \
 	MOVQ 40(AX), BX; \
 	MOVQ BX, REST; \
+	MOVQ 48(AX), BX; \
+	MOVQ BX, WINDOW; \
+	MOVQ 56(AX), BX; \
+	MOVQ BX, OLDWINDOW; \
 	MOVQ $0x9E3779B97F4A7C15, R14; \
 	MOVQ $0xD6E8FEB86659FD93, R15; \
 	XORL R11, R11; \
@@ -46,9 +52,12 @@
 	XORQ AX, DX; \
 	IMULQ R14, DX; \
 	MOVQ R12, R9; \
+	MOVQ WINDOW, BX; \
 	CMPQ DX, REST; \
 	CMOVQLS OLD, R9; \
-	MOVWLZX DX, BX; \
+	CMOVQLS OLDWINDOW, BX; \
+	SHRXQ BX, DX, BX; \
+	MOVWLZX BX, BX; \
 	MULXQ R9, AX, R9; \
 	SHLQ $6, R9; \
 	PREFETCHT1 (R8)(R9*1); \
@@ -68,7 +77,7 @@
 	LEAQ (DI)(BX*4), DI
 
 // func dictInsertAVX512(t *DictTable, keys []uint64, first uint32, hits []uint32) int
-TEXT ·dictInsertAVX512(SB), 0, $1048-72
+TEXT ·dictInsertAVX512(SB), 0, $1064-72
 	NO_LOCAL_POINTERS
 	MOVQ t+0(FP), AX
 	MOVQ keys_base+8(FP), SI
@@ -184,7 +193,7 @@ none:
 	RET
 
 // func dictInsertAVX2(t *DictTable, keys []uint64, first uint32, hits []uint32) int
-TEXT ·dictInsertAVX2(SB), 0, $1048-72
+TEXT ·dictInsertAVX2(SB), 0, $1064-72
 	NO_LOCAL_POINTERS
 	MOVQ t+0(FP), AX
 	MOVQ keys_base+8(FP), SI
@@ -302,7 +311,7 @@ none:
 	RET
 
 // func dictDeleteAVX512(t *DictTable, keys []uint64, first uint32) int
-TEXT ·dictDeleteAVX512(SB), 0, $1048-48
+TEXT ·dictDeleteAVX512(SB), 0, $1064-48
 	NO_LOCAL_POINTERS
 	MOVQ t+0(FP), AX
 	MOVQ keys_base+8(FP), SI
@@ -388,7 +397,7 @@ uncount:
 	JMP gone
 
 // func dictDeleteAVX2(t *DictTable, keys []uint64, first uint32) int
-TEXT ·dictDeleteAVX2(SB), 0, $1048-48
+TEXT ·dictDeleteAVX2(SB), 0, $1064-48
 	NO_LOCAL_POINTERS
 	MOVQ t+0(FP), AX
 	MOVQ keys_base+8(FP), SI
@@ -475,7 +484,7 @@ uncount:
 	JMP gone
 
 // func dictProbeAVX512(t *DictTable, keys []uint64, out []uint32)
-TEXT ·dictProbeAVX512(SB), 0, $1048-56
+TEXT ·dictProbeAVX512(SB), 0, $1064-56
 	NO_LOCAL_POINTERS
 	MOVQ t+0(FP), AX
 	MOVQ keys_base+8(FP), SI
@@ -536,7 +545,7 @@ further:
 	JMP found
 
 // func dictProbeAVX2(t *DictTable, keys []uint64, out []uint32)
-TEXT ·dictProbeAVX2(SB), 0, $1048-56
+TEXT ·dictProbeAVX2(SB), 0, $1064-56
 	NO_LOCAL_POINTERS
 	MOVQ t+0(FP), AX
 	MOVQ keys_base+8(FP), SI

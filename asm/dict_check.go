@@ -24,8 +24,8 @@ func (t *DictTable) Check(key func(position uint32) uint64) (entries uint64, err
 			entries++
 			h := dictHash(key(l.position(slot)))
 			home := t.home(h)
-			if tag != dictTag(h) || home > n {
-				return 0, fmt.Errorf("asm: position %d on line %d by tag %#x, want line %d or later by %#x", l.position(slot), n, tag, home, dictTag(h))
+			if tag != t.tag(h) || home > n {
+				return 0, fmt.Errorf("asm: position %d on line %d by tag %#x, want line %d or later by %#x", l.position(slot), n, tag, home, t.tag(h))
 			}
 			passed[home]++
 			passed[n]--

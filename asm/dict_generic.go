@@ -44,7 +44,7 @@ func dictInsertGeneric(t *DictTable, keys []uint64, first uint32, hits []uint32)
 func dictHashes(t *DictTable, keys []uint64, at, tag *[dictAhead]uint64) {
 	for i, key := range keys {
 		h := dictHash(key)
-		at[i], tag[i] = t.home(h), dictTag(h)
+		at[i], tag[i] = t.home(h), t.tag(h)
 	}
 	if len(t.Words) < 1<<14 || len(keys) < 4 {
 		return // the table fits the cache, or there is nothing to overlap

@@ -35,7 +35,7 @@ func TestDictGrowthInPlay(t *testing.T) {
 // moves is in proportion to what it brings.
 func TestDictPace(t *testing.T) {
 	c := newChain(t, Options{})
-	c.dict.sizes = dictSizes{first: 64, small: 512, middle: 4096, step: 32}
+	c.dict.sizes = dictSizes{first: 64, small: 512, middle: 4096, step: 32, ahead: 3}
 	c.open(1)
 	r := rand.New(rand.NewPCG(7, 8))
 	d := &c.dict
@@ -56,7 +56,7 @@ func TestDictPace(t *testing.T) {
 		if before.Growing() && d.table.Growing() {
 			// Hashes are spread evenly: what was swept is a share of Old.
 			swept := float64(before.Rest-d.table.Rest) / (1 << 63) / 2 * float64(before.Old)
-			if most := float64(blocks)*1.3 + 2*32; swept > most {
+			if most := float64(blocks)*3 + 2*32; swept > most {
 				t.Fatalf("an event of %d blocks swept %.0f lines, want at most %.0f", blocks, swept, most)
 			}
 		}
