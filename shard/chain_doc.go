@@ -181,7 +181,7 @@ package shard
 //     8,388,607 runs and alias rows, so that a position has 32.
 //   - Options.ArenaBytes, 64 GiB by default, in 32-bit line numbers. Past it stores
 //     are refused whole ([ErrArenaFull]); so they are past eight times as many line
-//     numbers, which classes keep for ever. Removals, which may need a bitmap or a
+//     numbers, or all 32 bits (256 GiB), which classes keep for ever. Removals, which may need a bitmap or a
 //     wider table, are not: a quarter of the bound and 64 MiB lie beyond it.
 //   - The dictionary never shrinks. While it grows, stores pay for it: up to 100 ns
 //     a block.

@@ -20,6 +20,10 @@ type Holder uint32
 // is refused when it registers and never while it runs.
 const MaxHolders = maxSlots / slotsPerHolder
 
+// MaxArenaBytes is the most that one index takes outside the Go heap: lines of 64
+// bytes have 32-bit numbers.
+const MaxArenaBytes = 256 << 30
+
 // slotsPerHolder: device, host, disk, device-or-host, any.
 const slotsPerHolder = 5
 
@@ -139,7 +143,7 @@ type Options struct {
 	// past either the oldest waiting store is dropped and counted.
 	MaxOrphanBlocks uint64 // default 65,536
 	MaxOrphanBytes  uint64 // default 64 MiB, tokens included
-	// ArenaBytes bounds memory outside the Go heap.
+	// ArenaBytes bounds memory outside the Go heap; at most [MaxArenaBytes].
 	ArenaBytes uint64 // default: what the implementation states
 	// Placement is where memory outside the Go heap lies.
 	Placement numa.Placement // default: anywhere
