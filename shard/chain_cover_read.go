@@ -215,9 +215,7 @@ func (w *walk) passFirst(byBit, n int) {
 	case len(w.first) == 0:
 	case byBit == n:
 		w.alive = resize(w.alive, len(w.first))
-		for i, a := range w.first { //nolint:staticcheck // mostly too short for a call
-			w.alive[i] = a
-		}
+		copy(w.alive, w.first)
 	default:
 		w.leave(w.first, byBit)
 	}
