@@ -94,7 +94,7 @@ type address struct {
 	ipv6    bool
 }
 
-// resolveTime bounds one look-up of a name, probeTime one trial connection.
+// resolveTime bounds one lookup of a name, probeTime one trial connection.
 const (
 	resolveTime = 5 * time.Second
 	probeTime   = 2 * time.Second

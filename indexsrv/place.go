@@ -56,6 +56,9 @@ func (c *Config) place(t *numa.Topology, procs int) ([]nodePlan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if shards := int64(len(nodes) * c.ShardsPerNode); c.ArenaBytes > shards*shard.MaxArenaBytes {
+		return nil, fmt.Errorf("arena-bytes: %d for %d shards: a shard takes at most %d", c.ArenaBytes, shards, int64(shard.MaxArenaBytes))
+	}
 	plans := make([]nodePlan, len(nodes))
 	most := 1
 	for i, n := range nodes {
