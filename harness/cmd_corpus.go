@@ -203,7 +203,7 @@ func (r *corpusReport) write(w io.Writer, asJSON bool) error {
 	}
 	n := r.Counts
 	fmt.Fprintf(w, "%s: %d workers, blocks of %d tokens, %v\n", r.File, r.Workers, r.BlockSize, r.Source["trace"])
-	fmt.Fprintf(w, "  %d operations: %d look-ups, %d stored events (%d of one block), %d removed events, %d clears\n", n.Ops, n.Requests, n.StoredEvents, n.SingleStores, n.RemovedEvents, n.Cleared)
+	fmt.Fprintf(w, "  %d operations: %d lookups, %d stored events (%d of one block), %d removed events, %d clears\n", n.Ops, n.Requests, n.StoredEvents, n.SingleStores, n.RemovedEvents, n.Cleared)
 	fmt.Fprintf(w, "  %d block operations: %d looked up, %d stored, %d removed\n", n.BlockOps, n.RequestBlocks, n.StoredBlocks, n.RemovedBlocks)
 	fmt.Fprintf(w, "  %d nodes of %d contents, deepest prompt %d blocks\n", n.Nodes, n.Contents, n.MaxDepth)
 	for _, tag := range corpus.Tags() {

@@ -30,7 +30,7 @@ func runMooncake(ctx context.Context, c *command, args []string, stdout, stderr 
 	fs.IntVar(&o.WindowMS, "window-ms", 0, "open loop: every operation at its deadline in a window of so many milliseconds (default: as fast as it goes)")
 	fs.IntVar(&o.LimitOps, "limit-ops", 0, "replay only the first operations (default all)")
 	fs.Uint64Var(&o.Seed, "seed", o.Seed, "of a series' order and its intervals")
-	fs.BoolVar(&o.Check, "check", false, "compare every look-up with the reference index as well")
+	fs.BoolVar(&o.Check, "check", false, "compare every lookup with the reference index as well")
 	fs.StringVar(&o.Profile, "profile", "", "write a CPU profile of the trial (for go tool pprof) to this file")
 	runs := fs.Int("runs", 1, "trials, each in a fresh process")
 	sustained := fs.Bool("sustained", false, "find the highest sustained rate instead, of each --peer, too")

@@ -67,7 +67,7 @@ func (t *trials) end(err error, stderr io.Writer) int {
 // wrongs is an error where answers were wrong.
 func wrongs(e *trial.Exact) error {
 	if e != nil && e.Wrong > 0 {
-		return fmt.Errorf("%d of %d look-ups are wrong", e.Wrong, e.Lookups)
+		return fmt.Errorf("%d of %d lookups are wrong", e.Wrong, e.Lookups)
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ func smallCorpus(t *testing.T) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "small.kvc")
 	out, code := program(t, "corpus", "--generate", "--rows", "150", "--dup", "2", "--len", "1", "--workers", "6", "--gpu-blocks", "1500", "--seed", "5", "--out", name)
-	if code != 0 || !strings.Contains(out, "300 look-ups") {
+	if code != 0 || !strings.Contains(out, "300 lookups") {
 		t.Fatalf("exit %d:\n%s", code, out)
 	}
 	return name
@@ -105,12 +105,12 @@ func TestMooncakeCommand(t *testing.T) {
 			}
 			exact, ok := got["exact"].(map[string]any)
 			if lookups := map[bool]float64{false: 300, true: 600}[mode == "open"]; !ok || exact["lookups"] != lookups || exact["wrong"] != 0.0 {
-				t.Errorf("%v: exact %v, want %v look-ups, none wrong", args, got["exact"], lookups)
+				t.Errorf("%v: exact %v, want %v lookups, none wrong", args, got["exact"], lookups)
 			}
 		}
 	}
 	out, code := program(t, "mooncake", "--corpus", name, "--runs", "2", "--check")
-	if code != 0 || !strings.Contains(out, "600 look-ups, 0 wrong") || !strings.Contains(out, "ns of CPU a block operation") {
+	if code != 0 || !strings.Contains(out, "600 lookups, 0 wrong") || !strings.Contains(out, "ns of CPU a block operation") {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
 	profile := filepath.Join(t.TempDir(), "cpu")

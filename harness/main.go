@@ -37,12 +37,12 @@ func commands() []command {
 		{"verify", "[--index KIND] [--json] FILE...", "replay recordings through an index and compare with the reference and the engine", runVerify},
 		{"run", "[flags]", "start an index host with two mock engines, or --worker for a real fleet, and show a live table", runLive},
 		{"bench", "[flags]", "measure CPU time from frame to index, lookups, and memory", runBench},
-		{"corpus", "--trace FILE | --generate | FILE [flags]", "make a corpus of look-ups and events from a request trace by rule SIM1, or describe one", runCorpus},
-		{"mooncake", "[--corpus FILE] [flags]", "replay a corpus through an index: CPU time a block operation, look-ups, memory, the rate it sustains; series beside peers", runMooncake},
+		{"corpus", "--trace FILE | --generate | FILE [flags]", "make a corpus of lookups and events from a request trace by rule SIM1, or describe one", runCorpus},
+		{"mooncake", "[--corpus FILE] [flags]", "replay a corpus through an index: CPU time a block operation, lookups, memory, the rate it sustains; series beside peers", runMooncake},
 		{"memory", "[flags]", "bytes for each membership and each distinct block, by purpose, with chains held by 1, 4, 16 and 128 workers", runMemory},
-		{"churn", "[flags]", "decode blocks stored and evicted one by one in an index that stays as big: cost, look-ups and bytes over time, the longest operation", runChurn},
-		{"exact", "[--corpus FILE] [flags]", "hold every look-up of a corpus, of workloads with holes and of random ones against the reference: shards, kernels, forms", runExact},
-		{"ladder", "[--corpus FILE] [flags]", "offer a corpus at one rate after the other, beside peers, and tell how long look-ups take at each", runLadder},
+		{"churn", "[flags]", "decode blocks stored and evicted one by one in an index that stays as big: cost, lookups and bytes over time, the longest operation", runChurn},
+		{"exact", "[--corpus FILE] [flags]", "hold every lookup of a corpus, of workloads with holes and of random ones against the reference: shards, kernels, forms", runExact},
+		{"ladder", "[--corpus FILE] [flags]", "offer a corpus at one rate after the other, beside peers, and tell how long lookups take at each", runLadder},
 		{"lanes", "[flags]", "frames into the index as the host takes them, on 1, 2 and 4 lanes: throughput, and CPU time by what it is for", runLanes},
 	}
 }

@@ -82,7 +82,7 @@ func TestExactCommand(t *testing.T) {
 	want(t, got, "corpus", "seed", "ops", "block_ops", "exact", "wall_s", "machine", "runs")
 	want(t, item(t, got["runs"], 0), "cpu_features", "parts", "indexes")
 	out, code := program(t, args...)
-	if code != 0 || !strings.Contains(out, " look-ups, 0 wrong") || !strings.Contains(out, "| generic | chain, 3 shards |") || !strings.Contains(out, "| positional, 1 shards |") {
+	if code != 0 || !strings.Contains(out, " lookups, 0 wrong") || !strings.Contains(out, "| generic | chain, 3 shards |") || !strings.Contains(out, "| positional, 1 shards |") {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
 }

@@ -32,7 +32,7 @@ func TestOne(t *testing.T) {
 				t.Fatalf("%s: %v", kind, err)
 			}
 			if r.Exact.Wrong != 0 || r.Exact.Lookups == 0 || len(r.Segments) != o.Segments {
-				t.Errorf("%s: %d of %d look-ups wrong, %d segments", kind, r.Exact.Wrong, r.Exact.Lookups, len(r.Segments))
+				t.Errorf("%s: %d of %d lookups wrong, %d segments", kind, r.Exact.Wrong, r.Exact.Lookups, len(r.Segments))
 			}
 			sum := int64(0)
 			for _, s := range r.Segments {
@@ -100,7 +100,7 @@ func TestWrong(t *testing.T) {
 	}
 	x.lookups()
 	if x.exact.Wrong == 0 {
-		t.Errorf("%d look-ups, none wrong, though 100 events are missing", x.exact.Lookups)
+		t.Errorf("%d lookups, none wrong, though 100 events are missing", x.exact.Lookups)
 	}
 	if err := x.bytes(&Segment{}); err == nil || !strings.Contains(err.Error(), "memberships") {
 		t.Errorf("%v, want a count that differs", err)
@@ -122,7 +122,7 @@ func TestDrift(t *testing.T) {
 	}
 	s := summarize([]*Result{result(seg(150, 22, 1110), 4, 9), result(seg(150, 21, 1300), 9, 5), result(seg(150, 21, 900), 7)}, []float64{0, 0, 0})
 	if d := s.Drift["lookup_p50"]; d.Median < 10.9 || d.Median > 11.1 || s.FlatLookup || !s.FlatMemory || s.Drift["cpu_per_event"].Min != 50 {
-		t.Errorf("%+v, flat memory %v, flat look-up %v", s.Drift, s.FlatMemory, s.FlatLookup)
+		t.Errorf("%+v, flat memory %v, flat lookup %v", s.Drift, s.FlatMemory, s.FlatLookup)
 	}
 	if !slices.Equal(s.Again, []int64{9}) {
 		t.Errorf("again: %v, want event 9", s.Again)

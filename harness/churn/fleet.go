@@ -143,7 +143,7 @@ func (f *fleet) events(chunk []event) int {
 	return n
 }
 
-// question is a look-up and its answer.
+// question is a lookup and its answer.
 type question struct {
 	worker  int
 	prompt  int
@@ -151,7 +151,7 @@ type question struct {
 	chain   []kv.ContentHash
 }
 
-// ask makes the look-up of a sequence that is being decoded.
+// ask makes the lookup of a sequence that is being decoded.
 func (f *fleet) ask(q *question) {
 	q.worker = f.rng.IntN(len(f.workers))
 	s := &f.workers[q.worker].active[f.rng.IntN(active)]

@@ -109,7 +109,7 @@ func driftOf(s []Segment) Drift {
 const (
 	chunkEvents  = 4_096
 	chunkLookups = 64
-	// sampled bounds the look-up times kept of a segment; past it each replaces one.
+	// sampled bounds the lookup times kept of a segment; past it each replaces one.
 	sampled = 1 << 19
 )
 
@@ -129,7 +129,7 @@ type run struct {
 	chunk []event
 	took  []int64 // by event of the chunk
 	times []uint32
-	seen  int // look-ups of the segment
+	seen  int // lookups of the segment
 	q     question
 	buf   []kv.Match
 	exact trial.Exact
@@ -181,7 +181,7 @@ func One(ctx context.Context, o Options, p *trial.Progress) (*Result, error) {
 			return nil, err
 		}
 		r.Segments = append(r.Segments, s)
-		p.Sayf("segment %d of %d: %.0f ns of CPU an event, look-up p50 %d ns, %.2f bytes a membership", i+1, o.Segments, s.CPUPerEvent, s.Lookup.P50, s.PerMembership)
+		p.Sayf("segment %d of %d: %.0f ns of CPU an event, lookup p50 %d ns, %.2f bytes a membership", i+1, o.Segments, s.CPUPerEvent, s.Lookup.P50, s.PerMembership)
 	}
 	r.finish(x)
 	return r, nil

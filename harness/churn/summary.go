@@ -22,7 +22,7 @@ type Summary struct {
 	Machine trial.Machine           `json:"machine"`
 	Drift   map[string]trial.Spread `json:"drift_percent"` // last segment against second
 	// FlatMemory and FlatLookup: the medians' drift of bytes per membership, and of the
-	// look-ups' p50, is at most Flat.
+	// lookups' p50, is at most Flat.
 	FlatMemory bool `json:"flat_memory"`
 	FlatLookup bool `json:"flat_lookup"`
 	Slow       Slow `json:"operations"`
@@ -37,7 +37,7 @@ type Summary struct {
 // Measure takes n trials in fresh processes.
 func Measure(ctx context.Context, o Options, n int, p *trial.Progress, stderr io.Writer) (*Summary, error) {
 	runs, foreign, err := trial.Fresh(ctx, n, o.Args(), p, stderr, func(r *Result) string {
-		return fmt.Sprintf("%.0f ns of CPU an event, look-up p50 drifts by %+.1f %%", r.CPUPerBlockOp, r.Drift.P50)
+		return fmt.Sprintf("%.0f ns of CPU an event, lookup p50 drifts by %+.1f %%", r.CPUPerBlockOp, r.Drift.P50)
 	})
 	if err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func (s *Summary) WriteText(w io.Writer) error {
 	fmt.Fprintf(&b, "%s\n", s.Machine)
 	fmt.Fprintf(&b, "index %s, kernels %s, %d workers, seed %d, %d trials in fresh processes (medians); events of one block; a clock read, %.0f ns, is taken off each\n\n",
 		one.Index, one.Level, one.Workers, s.Seed, len(s.Runs), one.Clock)
-	fmt.Fprint(&b, "| segment | events | CPU ns an event | look-up p50 | p99 | bytes a membership | runs | free | resident | over 100 us | over 1 ms | longest, us | control's over 100 us, 1 ms, longest |\n")
+	fmt.Fprint(&b, "| segment | events | CPU ns an event | lookup p50 | p99 | bytes a membership | runs | free | resident | over 100 us | over 1 ms | longest, us | control's over 100 us, 1 ms, longest |\n")
 	fmt.Fprint(&b, "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	line := func(name string, of func(*Result) *Segment) {
 		med := func(f func(*Segment) float64) float64 {
@@ -124,7 +124,7 @@ func (s *Summary) WriteText(w io.Writer) error {
 	yes := func(flat bool) string {
 		return map[bool]string{true: "flat", false: "NOT flat"}[flat]
 	}
-	fmt.Fprintf(&b, "\nlast segment against second: CPU an event %s %%, look-up p50 %s %% (%s), p99 %s %%, bytes a membership %s %% (%s), resident %s %%; flat: at most %d %%\n",
+	fmt.Fprintf(&b, "\nlast segment against second: CPU an event %s %%, lookup p50 %s %% (%s), p99 %s %%, bytes a membership %s %% (%s), resident %s %%; flat: at most %d %%\n",
 		s.Drift["cpu_per_event"].Text(1), s.Drift["lookup_p50"].Text(1), yes(s.FlatLookup), s.Drift["lookup_p99"].Text(1),
 		s.Drift["bytes_per_membership"].Text(1), yes(s.FlatMemory), s.Drift["resident"].Text(1), Flat)
 	fmt.Fprintf(&b, "writer operations in %.1f s of CPU: %d over 100 us, %d over 1 ms, the longest %.0f us; the control in %.1f s: %d, %d, %.0f us\n",
@@ -132,7 +132,7 @@ func (s *Summary) WriteText(w io.Writer) error {
 	if len(s.Runs) > 1 {
 		fmt.Fprintf(&b, "over 1 ms at the same event in more than one trial: %d\n", len(s.Again))
 	}
-	fmt.Fprintf(&b, "%d look-ups, %d wrong; foreign CPUs during trials: %.2f\n", s.Exact.Lookups, s.Exact.Wrong, trial.Median(s.Foreign))
+	fmt.Fprintf(&b, "%d lookups, %d wrong; foreign CPUs during trials: %.2f\n", s.Exact.Lookups, s.Exact.Wrong, trial.Median(s.Foreign))
 	_, err := io.WriteString(w, b.String())
 	return err
 }

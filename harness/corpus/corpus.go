@@ -61,7 +61,7 @@ type Counts struct {
 	RemovedBlocks int64 `json:"removed_blocks"`
 	RemovedEvents int64 `json:"removed_events"`
 	RequestBlocks int64 `json:"request_blocks"`
-	Requests      int64 `json:"requests"` // look-ups
+	Requests      int64 `json:"requests"` // lookups
 	SingleStores  int64 `json:"single_block_stores"`
 	StoredBlocks  int64 `json:"stored_blocks"`
 	StoredEvents  int64 `json:"stored_events"`

@@ -205,7 +205,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestLookups: the look-ups among all steps, and nothing else.
+// TestLookups: the lookups among all steps, and nothing else.
 func TestLookups(t *testing.T) {
 	c := small(t)
 	var want []Step
@@ -215,7 +215,7 @@ func TestLookups(t *testing.T) {
 		}
 	}
 	if d := cmp.Diff(want, c.Lookups(100, len(c.Ops))); d != "" || len(want) == 0 {
-		t.Errorf("%d look-ups (-want +got):\n%s", len(want), d)
+		t.Errorf("%d lookups (-want +got):\n%s", len(want), d)
 	}
 }
 
@@ -362,7 +362,7 @@ func TestTooLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := c.Counts(); n.Requests != 2 || n.RequestBlocks != 5 || n.StoredBlocks != 1 {
-		t.Errorf("%+v, want 2 look-ups of 5 blocks and 1 stored", n)
+		t.Errorf("%+v, want 2 lookups of 5 blocks and 1 stored", n)
 	}
 }
 

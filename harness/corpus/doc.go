@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package corpus reads, writes and makes corpora: files that hold one complete,
-// ordered stream of look-ups, stored and removed blocks for a fleet of workers,
+// ordered stream of lookups, stored and removed blocks for a fleet of workers,
 // from which every index derives the same hashes.
 //
 // # Terminology
@@ -10,7 +10,7 @@
 //     numbered in order of first appearance, and so come after their parents.
 //   - A content says what a block's tokens are. Two nodes of one content are the
 //     same block under different prefixes.
-//   - An operation is a look-up, a stored event, a removed event or a clear, with
+//   - An operation is a lookup, a stored event, a removed event or a clear, with
 //     a deadline in billionths of the replay window.
 //   - A block operation is one block looked up, stored or removed.
 //
@@ -22,11 +22,11 @@
 //
 //	NPAR  per node a uvarint d: 0 for a first block, else the parent is d nodes before
 //	NCON  per node a varint: its content minus that of the node before it
-//	OPKD  per operation a byte: 0 look-up, 1 stored, 2 removed, 3 clear
+//	OPKD  per operation a byte: 0 lookup, 1 stored, 2 removed, 3 clear
 //	OPTS  per operation a uvarint: its deadline minus that of the one before it
 //	OPWK  per operation a uvarint: its worker
 //	OPAR  per operation, by kind:
-//	      look-up  uvarint v: 0 for a prompt shorter than one block, else its last node + 1
+//	      lookup  uvarint v: 0 for a prompt shorter than one block, else its last node + 1
 //	      stored   uvarint last, uvarint n: the n blocks of the path that ends at node last
 //	      removed  uvarint n, n varints: nodes, each minus the one before it in the list
 //	      clear    nothing

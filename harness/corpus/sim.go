@@ -92,7 +92,7 @@ type simulation struct {
 //     no more once nothing can be evicted.
 //   - At its end it releases its blocks, the last first.
 //   - A worker's own time is stretched to the window; all operations are in order of
-//     (deadline, look-ups first, worker, its own order). Nodes and contents get their
+//     (deadline, lookups first, worker, its own order). Nodes and contents get their
 //     numbers by first appearance.
 //
 // progress, if not nil, is told the workers done. Errors: what Params.Validate says; ctx's.

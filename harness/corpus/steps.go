@@ -34,7 +34,7 @@ func (c *Corpus) Steps(lo, hi int, rename func(worker uint16, e kv.EngineHash) k
 	return c.steps(lo, hi, rename, func(Kind) bool { return true })
 }
 
-// Lookups returns the look-ups of operations from lo up to hi, ready.
+// Lookups returns the lookups of operations from lo up to hi, ready.
 func (c *Corpus) Lookups(lo, hi int) []Step {
 	return c.steps(lo, hi, nil, func(k Kind) bool { return k == Lookup })
 }

@@ -13,7 +13,7 @@
 //
 // # Parts
 //
-//   - A corpus: every look-up, with all events before it applied.
+//   - A corpus: every lookup, with all events before it applied.
 //   - Holes, three workloads as the published indexes' tool has them: workers use prompts
 //     that share their beginnings, and lose random blocks from the middle. Of a used
 //     prompt the absent blocks are stored again; or everything from the first absent one

@@ -51,7 +51,7 @@ func TestOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.Exact.Wrong != 0 || r.Unequal != 0 {
-		t.Errorf("%d of %d look-ups wrong, %d contents unequal: %q", r.Exact.Wrong, r.Exact.Lookups, r.Unequal, r.Differs)
+		t.Errorf("%d of %d lookups wrong, %d contents unequal: %q", r.Exact.Wrong, r.Exact.Lookups, r.Unequal, r.Differs)
 	}
 	var parts []string
 	sum := int64(0)
@@ -65,7 +65,7 @@ func TestOne(t *testing.T) {
 		t.Errorf("parts %q with %d questions", parts, sum)
 	}
 	if len(r.Indexes) != 6 || r.Exact.Lookups != 6*sum {
-		t.Errorf("%d indexes, %d look-ups, want 6 with %d", len(r.Indexes), r.Exact.Lookups, 6*sum)
+		t.Errorf("%d indexes, %d lookups, want 6 with %d", len(r.Indexes), r.Exact.Lookups, 6*sum)
 	}
 }
 
@@ -82,7 +82,7 @@ func TestPlanted(t *testing.T) {
 			}
 			// One block that stays too long may be asked for by nobody: then the content tells.
 			if r.Exact.Wrong == 0 && (r.Unequal == 0 || f != planted.ForgetsRemoval) || len(r.Differs) == 0 || r.Indexes[0].Wrong != r.Exact.Wrong {
-				t.Errorf("%s that %s: %d look-ups, %d wrong, %d described", kind, f, r.Exact.Lookups, r.Exact.Wrong, len(r.Differs))
+				t.Errorf("%s that %s: %d lookups, %d wrong, %d described", kind, f, r.Exact.Lookups, r.Exact.Wrong, len(r.Differs))
 			}
 		}
 	}

@@ -119,7 +119,7 @@ func (r *Result) part(o *Options, workers int, name string, wrap wrapper, run fu
 	return nil
 }
 
-// corpus asks every look-up of c, with all events before it applied.
+// corpus asks every lookup of c, with all events before it applied.
 func (w *world) corpus(ctx context.Context, c *corpus.Corpus, progress func(done, of int)) error {
 	steps := c.Steps(0, len(c.Ops), nil)
 	var st shard.Store

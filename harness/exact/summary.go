@@ -22,7 +22,7 @@ type Summary struct {
 }
 
 // Compare takes n trials in fresh processes for each of levels, each with a seed of its
-// own, and each with its part of o's look-ups. Indexes without kernels are compared at
+// own, and each with its part of o's lookups. Indexes without kernels are compared at
 // the first level.
 func Compare(ctx context.Context, o Options, levels []string, n int, p *trial.Progress, stderr io.Writer) (*Summary, error) {
 	s := &Summary{Machine: trial.ThisMachine()}
@@ -38,7 +38,7 @@ func Compare(ctx context.Context, o Options, levels []string, n int, p *trial.Pr
 		for range n {
 			o.Level = level
 			runs, _, err := trial.Fresh(ctx, 1, o.Args(), p, stderr, func(r *Result) string {
-				return fmt.Sprintf("%s kernels: %d look-ups, %d wrong", r.Level, r.Exact.Lookups, r.Exact.Wrong)
+				return fmt.Sprintf("%s kernels: %d lookups, %d wrong", r.Level, r.Exact.Lookups, r.Exact.Wrong)
 			})
 			if err != nil {
 				return nil, err
@@ -62,7 +62,7 @@ func (s *Summary) Err() error {
 	if s.Exact.Wrong == 0 && s.Unequal == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d of %d look-ups wrong, %d times unequal content", s.Exact.Wrong, s.Exact.Lookups, s.Unequal)
+	return fmt.Errorf("%d of %d lookups wrong, %d times unequal content", s.Exact.Wrong, s.Exact.Lookups, s.Unequal)
 }
 
 // WriteJSON writes s as one object.
@@ -78,7 +78,7 @@ func (s *Summary) WriteText(w io.Writer) error {
 			fmt.Fprintf(&b, "| %s | %s | %d | %d | %s |\n", r.Level, p.Name, p.Questions, p.Memberships, map[bool]string{true: "equal", false: "DIFFERS"}[p.Same])
 		}
 	}
-	fmt.Fprint(&b, "\n| kernels | index | look-ups | wrong |\n| --- | --- | --- | --- |\n")
+	fmt.Fprint(&b, "\n| kernels | index | lookups | wrong |\n| --- | --- | --- | --- |\n")
 	for _, r := range s.Runs {
 		for _, x := range r.Indexes {
 			fmt.Fprintf(&b, "| %s | %s | %d | %d |\n", r.Level, x.Name, x.Lookups, x.Wrong)
@@ -89,7 +89,7 @@ func (s *Summary) WriteText(w io.Writer) error {
 			fmt.Fprintf(&b, "\n%s kernels: %s\n", r.Level, d)
 		}
 	}
-	fmt.Fprintf(&b, "\n%d look-ups, %d wrong\n", s.Exact.Lookups, s.Exact.Wrong)
+	fmt.Fprintf(&b, "\n%d lookups, %d wrong\n", s.Exact.Lookups, s.Exact.Wrong)
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -105,7 +105,7 @@ func climb(ctx context.Context, o *Options, blocks int64, p *trial.Progress, try
 			if failed[s.Arm]++; s.KeptUp {
 				failed[s.Arm] = 0
 			}
-			p.Alwaysf("%s: %.1f M block operations a second offered, %.1f M achieved, kept up: %v, look-up p50 %d ns, p99 %d ns", s.Arm, s.Offered/1e6, s.Achieved/1e6, s.KeptUp, s.Lookup.P50, s.Lookup.P99)
+			p.Alwaysf("%s: %.1f M block operations a second offered, %.1f M achieved, kept up: %v, lookup p50 %d ns, p99 %d ns", s.Arm, s.Offered/1e6, s.Achieved/1e6, s.KeptUp, s.Lookup.P50, s.Lookup.P99)
 		}
 		out.Steps = append(out.Steps, steps...)
 		climbing := false
@@ -240,7 +240,7 @@ func (c *Climbed) WriteText(w io.Writer) error {
 	var b strings.Builder
 	o := &c.options.Mooncake
 	fmt.Fprintf(&b, "%s\n%s, %d block operations, open loop; ours: index %s, %d lanes, kernels %s; %d trials a step, each in a fresh process\n\n", c.Machine, c.Corpus, c.BlockOps, o.Index, o.Lanes, o.Level, c.options.Runs)
-	fmt.Fprint(&b, "| offered, M/s | arm | achieved, M/s | kept up | sustained | look-up p50, ns | p99 | p99.9 | foreign CPUs | trials discarded |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	fmt.Fprint(&b, "| offered, M/s | arm | achieved, M/s | kept up | sustained | lookup p50, ns | p99 | p99.9 | foreign CPUs | trials discarded |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	yes := func(x bool) string { return map[bool]string{true: "yes", false: "no"}[x] }
 	for _, s := range c.Steps {
 		fmt.Fprintf(&b, "| %.2f | %s | %.2f | %s | %s | %d | %s | %d | %.2f | %d |\n", s.Offered/1e6, s.Arm, s.Achieved/1e6, yes(s.KeptUp), yes(s.Sustained), s.Lookup.P50, s.P99.Text(0), s.Lookup.P999, s.Foreign, s.Discarded)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package ladder offers a corpus to indexes at one rate after the other and tells how
-// long look-ups take at each.
+// long lookups take at each.
 //
 // # Terminology
 //
@@ -18,6 +18,6 @@
 // a fresh process. A trial on a machine that others kept busy is repeated, twice at most,
 // and the calmest counts: what it says of the machine is in the table. An arm ends after two steps with which it did not keep up; the ladder
 // ends with its last arm. Windows are whole milliseconds, so the rate offered is close
-// to the one asked for. Look-ups are on the thread that issues operations, as peers have
+// to the one asked for. Lookups are on the thread that issues operations, as peers have
 // them, and their times are service times; from deadline to end is told apart.
 package ladder

@@ -29,7 +29,7 @@ func TestOne(t *testing.T) {
 				t.Fatalf("%s: %v", kind, err)
 			}
 			if r.Exact.Wrong != 0 || r.Exact.Lookups < 200 {
-				t.Errorf("%s: %d of %d look-ups wrong", kind, r.Exact.Wrong, r.Exact.Lookups)
+				t.Errorf("%s: %d of %d lookups wrong", kind, r.Exact.Wrong, r.Exact.Lookups)
 			}
 			for _, a := range []*Account{&r.Filled, r.Turned} {
 				// The last chain may go past the mark by its length.

@@ -129,7 +129,7 @@ func (t *Table) WriteText(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, " | %s | %s | %s |\n", r.Heap.Text(2), r.Placed.Text(2), r.Resident.Text(2))
 	}
-	fmt.Fprintf(&b, "\nchains asked for: %d look-ups, %d wrong\n", t.Exact.Lookups, t.Exact.Wrong)
+	fmt.Fprintf(&b, "\nchains asked for: %d lookups, %d wrong\n", t.Exact.Lookups, t.Exact.Wrong)
 	_, err := io.WriteString(w, b.String())
 	return err
 }

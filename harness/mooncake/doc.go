@@ -6,11 +6,11 @@
 // # Modes
 //
 //	bare     all events applied by the measuring thread, no queue; then the same with
-//	         look-ups inline
+//	         lookups inline
 //	write    all events waiting in the lanes' queues, then drained
-//	lookup   half of the events applied, the later half's look-ups timed; then all and all
+//	lookup   half of the events applied, the later half's lookups timed; then all and all
 //	contend  half applied; lanes apply the rest flat out while query threads look up
-//	mixed    the whole corpus in order, look-ups inline, at most 4,096 events waiting
+//	mixed    the whole corpus in order, lookups inline, at most 4,096 events waiting
 //
 // They are those of the published indexes' tool (harness/peers), which has no bare one.
 // With a window the whole corpus is an open loop instead: every operation at its
@@ -21,7 +21,7 @@
 // # Fields
 //
 // cpu_ns_per_block_op is CPU time of all threads that worked, by block operation;
-// lookup_ns are single look-ups' times in the mode at hand; cpu_ns_per_lookup is from a
-// pass over look-ups without clock reads (contend: with them), in bare, write, mixed and
+// lookup_ns are single lookups' times in the mode at hand; cpu_ns_per_lookup is from a
+// pass over lookups without clock reads (contend: with them), in bare, write, mixed and
 // open loops made once everything is applied.
 package mooncake

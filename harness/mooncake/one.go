@@ -34,7 +34,7 @@ type Result struct {
 
 	Memory *replay.Memory `json:"memory,omitempty"`
 
-	BareEvents *replay.Applied `json:"bare_events,omitempty"` // mode bare: no look-ups
+	BareEvents *replay.Applied `json:"bare_events,omitempty"` // mode bare: no lookups
 	BareMix    *replay.Applied `json:"bare_mix,omitempty"`    // mode bare: with them
 	Wrote      *replay.Applied `json:"wrote,omitempty"`       // write, contend: the lanes'
 	Half       *replay.Looked  `json:"half_load,omitempty"`   // lookup
@@ -163,7 +163,11 @@ func (r *Result) inOrder(src *replay.Source, window time.Duration) error {
 	}
 	r.InOrder = in
 	latency := in.Latency
-	r.took(in.FrontCPU+in.LaneCPU, in.Blocks, in.Wall)
+	front := in.FrontCPU
+	if window > 0 {
+		front = in.Looking // the rest of it mostly waited for deadlines
+	}
+	r.took(front+in.LaneCPU, in.Blocks, in.Wall)
 	if window > 0 {
 		r.Offered, r.Achieved = in.Offered(), in.Achieved()
 		kept := in.KeptUp()
@@ -180,7 +184,7 @@ func (r *Result) took(cpu, blocks, wall int64) {
 	r.SetCPU(cpu, blocks)
 }
 
-// finish times all look-ups once all is applied, and reads what memory is taken.
+// finish times all lookups once all is applied, and reads what memory is taken.
 func (r *Result) finish(src *replay.Source, t *replay.Target) error {
 	full := replay.AllLookups(src, t)
 	r.Full = &full

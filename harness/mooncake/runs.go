@@ -48,13 +48,13 @@ func (s *Summary) WriteText(w io.Writer) error {
 		s.Corpus, s.Mode, s.Ops, s.Index, s.Shards, s.Lanes, s.Level, len(s.Runs))
 	fmt.Fprintf(w, "  %.2f ns of CPU a block operation, %.1f M block operations a CPU second, %d block operations in %.3f s\n", s.CPUPerBlockOp, s.BlockOpsPerS/1e6, s.BlockOps, s.Wall)
 	if r := s.Runs[0]; r.BareMix != nil {
-		fmt.Fprintf(w, "  bare: %.2f ns a block of events, %.2f ns with look-ups inline\n", r.BareEvents.PerBlock(), r.BareMix.PerBlock())
+		fmt.Fprintf(w, "  bare: %.2f ns a block of events, %.2f ns with lookups inline\n", r.BareEvents.PerBlock(), r.BareMix.PerBlock())
 	}
 	if s.Lookup != nil {
-		fmt.Fprintf(w, "  look-up: p50 %d ns, p99 %d ns, p99.9 %d ns; %.0f ns of CPU\n", s.Lookup.P50, s.Lookup.P99, s.Lookup.P999, s.CPUPerLookup)
+		fmt.Fprintf(w, "  lookup: p50 %d ns, p99 %d ns, p99.9 %d ns; %.0f ns of CPU\n", s.Lookup.P50, s.Lookup.P99, s.Lookup.P999, s.CPUPerLookup)
 	}
 	if r := s.Runs[0]; r.Full != nil {
-		fmt.Fprintf(w, "  once all is applied: %.0f ns of CPU a look-up, %.0f by sets of holders, %.0f in batches of 32 (first trial)\n", r.Full.CPU, r.Full.Grouped, r.Full.Batched)
+		fmt.Fprintf(w, "  once all is applied: %.0f ns of CPU a lookup, %.0f by sets of holders, %.0f in batches of 32 (first trial)\n", r.Full.CPU, r.Full.Grouped, r.Full.Batched)
 	}
 	if r := s.Runs[0]; r.Half != nil && r.Half.Latency != nil {
 		fmt.Fprintf(w, "  half loaded: p50 %d ns, p99 %d ns, p99.9 %d ns; %.0f ns of CPU\n", r.Half.Latency.P50, r.Half.Latency.P99, r.Half.Latency.P999, r.Half.CPU)
@@ -66,7 +66,7 @@ func (s *Summary) WriteText(w io.Writer) error {
 		fmt.Fprintf(w, "  offered %.2f M block operations a second, achieved %.2f M, kept up: %v\n", s.Offered/1e6, s.Achieved/1e6, *s.KeptUp)
 	}
 	if s.Exact != nil {
-		fmt.Fprintf(w, "  compared with the reference: %d look-ups, %d wrong\n", s.Exact.Lookups, s.Exact.Wrong)
+		fmt.Fprintf(w, "  compared with the reference: %d lookups, %d wrong\n", s.Exact.Lookups, s.Exact.Wrong)
 	}
 	_, err := fmt.Fprintf(w, "  foreign CPUs during trials: %.2f\n", trial.Median(s.Foreign))
 	return err

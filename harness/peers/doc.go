@@ -15,6 +15,6 @@
 //   - CPU figures are thread CPU clocks. The last of two runs in one fresh process is
 //     taken, so that a peer does not pay for the first touch of its memory.
 //   - All indexes allocate through mimalloc.
-//   - A look-up timed is the crate's find_matches, result map included. SMG also has
+//   - A lookup timed is the crate's find_matches, result map included. SMG also has
 //     score_into, which builds no map: cpu_ns_per_lookup_no_result_map.
 package peers

@@ -48,7 +48,7 @@ type Run struct {
 	Service          *Times  `json:"lookup_service"`
 }
 
-// Looked is what look-ups took.
+// Looked is what lookups took.
 type Looked struct {
 	CPU      float64  `json:"cpu_ns_per_lookup"`
 	CPUNoMap *float64 `json:"cpu_ns_per_lookup_no_result_map"` // nil: the crate offers none

@@ -22,7 +22,8 @@ const (
 type InOrder struct {
 	Ops      int64          `json:"ops"`
 	Blocks   int64          `json:"block_ops"`
-	FrontCPU int64          `json:"front_cpu_ns"` // issuing and looking up
+	FrontCPU int64          `json:"front_cpu_ns"` // issuing and looking up; in open loops waiting for deadlines, too
+	Looking  int64          `json:"lookups_ns"`   // the lookups alone, by the clock
 	LaneCPU  int64          `json:"lane_cpu_ns"`
 	Wall     int64          `json:"wall_ns"`   // until the last operation was done
 	Issued   int64          `json:"issued_ns"` // until the last was issued
@@ -87,6 +88,9 @@ func Replay(src *Source, window time.Duration) (*Target, *InOrder, error) {
 	l.drain()
 	r.Wall = clock() - f.start
 	r.LaneCPU, err = l.Stop()
+	for _, ns := range f.service {
+		r.Looking += int64(ns)
+	}
 	r.Latency, r.DueToDone = trial.NewLatency(f.service), trial.NewLatency(f.late)
 	return t, r, err
 }

@@ -43,7 +43,7 @@ func TestCheck(t *testing.T) {
 				t.Fatal(err)
 			}
 			if e.Lookups != c.Counts().Requests || e.Wrong != 0 {
-				t.Errorf("%s, %d lanes, %d shards: %d of %d look-ups wrong, want none of %d", kind, n[0], n[1], e.Wrong, e.Lookups, c.Counts().Requests)
+				t.Errorf("%s, %d lanes, %d shards: %d of %d lookups wrong, want none of %d", kind, n[0], n[1], e.Wrong, e.Lookups, c.Counts().Requests)
 			}
 		}
 	}
@@ -63,7 +63,7 @@ func TestCheckFinds(t *testing.T) {
 	}
 	e, err := Check(t.Context(), src, func(int, int) {})
 	if err != nil || e.Wrong == 0 {
-		t.Errorf("%d of %d look-ups wrong (%v), want some: worker 1 stores nothing", e.Wrong, e.Lookups, err)
+		t.Errorf("%d of %d lookups wrong (%v), want some: worker 1 stores nothing", e.Wrong, e.Lookups, err)
 	}
 }
 

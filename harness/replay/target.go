@@ -77,7 +77,7 @@ func (a *applier) apply(s *corpus.Step) error {
 	case corpus.Clear:
 		return idx.Clear(h)
 	default:
-		panic("BUG: replay: a look-up among the events")
+		panic("BUG: replay: a lookup among the events")
 	}
 }
 
@@ -106,7 +106,7 @@ func (t *Target) newBatch() *batch {
 	return b
 }
 
-// lookup answers up to batchLookups look-ups; the answers lie in the queries.
+// lookup answers up to batchLookups lookups; the answers lie in the queries.
 func (b *batch) lookup(lookups []*corpus.Step) []shard.Query {
 	for i, s := range lookups {
 		q := &b.queries[i]

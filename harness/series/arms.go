@@ -58,7 +58,7 @@ func complete(mode string, r *mooncake.Result) error {
 func Peer(exe, indexer string, o mooncake.Options, stderr io.Writer) Arm {
 	return Arm{Name: indexer, Only: peerModes, Measure: func(ctx context.Context, mode string) (Figures, json.RawMessage, trial.Ran, error) {
 		q := peers.Question{Indexer: indexer, Mode: mode, Corpus: o.Corpus, Lanes: o.Lanes, LimitOps: o.LimitOps}
-		if mode != "mixed" { // whose look-ups are inline
+		if mode != "mixed" { // whose lookups are inline
 			q.Queries = o.Queries
 		}
 		out, ran, err := peers.Ask(ctx, exe, q, stderr)

@@ -163,7 +163,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	table, err := os.ReadFile(filepath.Join(dir, "table.md"))
-	if err != nil || !strings.Contains(string(table), "| look-up under a flat-out writer: p99, ns | 3.00 (3.00 to 3.00) | 30.0 (30.0 to 30.0) [0.1, 0.1 to 0.1] |") || !strings.Contains(string(table), "A note.") || !strings.Contains(string(table), "Peers: crate 1.2.") {
+	if err != nil || !strings.Contains(string(table), "| lookup under a flat-out writer: p99, ns | 3.00 (3.00 to 3.00) | 30.0 (30.0 to 30.0) [0.1, 0.1 to 0.1] |") || !strings.Contains(string(table), "A note.") || !strings.Contains(string(table), "Peers: crate 1.2.") {
 		t.Errorf("%v:\n%s", err, table)
 	}
 	for _, mode := range []string{"write", "contend"} {
