@@ -27,6 +27,8 @@ const (
 	// autoLanes bounds how many lanes a shard gets where nobody says: about as many
 	// as keep its writer busy.
 	autoLanes = 16
+	// minArenaBytes is the least memory of a shard: it holds some thousand blocks.
+	minArenaBytes = 1 << 20
 	// spareCPUs are left to sockets, lookups and the runtime.
 	spareCPUs = 2
 )
@@ -56,8 +58,9 @@ func (c *Config) place(t *numa.Topology, procs int) ([]nodePlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if shards := int64(len(nodes) * c.ShardsPerNode); c.ArenaBytes > shards*shard.MaxArenaBytes {
-		return nil, fmt.Errorf("arena-bytes: %d for %d shards: a shard takes at most %d", c.ArenaBytes, shards, int64(shard.MaxArenaBytes))
+	shards := len(nodes) * c.ShardsPerNode
+	if b, n := c.ArenaBytes, int64(shards); b != 0 && (b < n*minArenaBytes || b > n*shard.MaxArenaBytes) {
+		return nil, fmt.Errorf("arena-bytes: %d for %d shards: must be 0 or %d to %d bytes a shard", b, shards, minArenaBytes, int64(shard.MaxArenaBytes))
 	}
 	plans := make([]nodePlan, len(nodes))
 	most := 1
@@ -86,7 +89,7 @@ func (c *Config) place(t *numa.Topology, procs int) ([]nodePlan, error) {
 			}
 		}
 	}
-	shards := len(plans) * c.ShardsPerNode
+
 	if shards > shard.MaxShards {
 		return nil, fmt.Errorf("shards-per-node: %d on %d nodes are %d shards: at most %d", c.ShardsPerNode, len(plans), shards, shard.MaxShards)
 	}
