@@ -57,6 +57,8 @@ func runCorpus(ctx context.Context, c *command, args []string, stdout, stderr io
 	}
 	var err error
 	switch made := o.generate || o.trace != ""; {
+	case o.trace != "" && o.rows != corpus.DefaultRows:
+		err = errors.New("--rows: is for --generate; a trace is taken whole")
 	case o.generate && o.trace != "":
 		err = errors.New("--generate and --trace: give one of them")
 	case made && len(rest) > 0:

@@ -82,12 +82,12 @@ func (s *seriesOptions) validate(o *mooncake.Options, sustained bool) error {
 		return errors.New("--series and --sustained: give one of them")
 	case s.wanted() && (o.WindowMS > 0 || o.Check):
 		return errors.New("--series: takes no --window-ms and no --check")
-	case s.maxForeign <= 0:
-		return fmt.Errorf("--max-foreign %g: must be above 0", s.maxForeign)
+	case !(s.maxForeign > 0): // so that no number is refused, too
+		return fmt.Errorf("--max-foreign %g: must be a number above 0", s.maxForeign)
 	}
 	if s.control != controlAgain && s.control != controlNone {
 		if err := asm.CheckLevel(s.control); err != nil {
-			return fmt.Errorf("--control %s: %w", s.control, err)
+			return fmt.Errorf("--control %s: must be %s, %s, or kernels (%w)", s.control, controlAgain, controlNone, err)
 		}
 	}
 	if s.interleave && s.rounds == 0 {

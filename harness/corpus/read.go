@@ -31,7 +31,7 @@ const (
 //
 // Errors: one line that names the file and what is wrong.
 func ReadFile(name string) (*Corpus, error) {
-	f, err := os.Open(name)
+	f, err := openRegular(name)
 	if err != nil {
 		return nil, err
 	}
@@ -41,6 +41,18 @@ func ReadFile(name string) (*Corpus, error) {
 		return nil, fmt.Errorf("%s: not a corpus (%s): %w", name, magic, err)
 	}
 	return c, nil
+}
+
+// openRegular opens a regular file: to open anything else may wait for ever.
+func openRegular(name string) (*os.File, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", name)
+	}
+	return os.Open(name)
 }
 
 // Read reads a corpus. What it allocates is in proportion to what r really holds.

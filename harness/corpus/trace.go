@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 )
 
 // BlocksPerID is how many blocks one hash id of a trace stands for: 512 tokens.
@@ -44,7 +43,7 @@ const (
 //
 // Errors: one line that names the file, the line and what is wrong.
 func ReadTrace(name string) ([]Row, error) {
-	f, err := os.Open(name)
+	f, err := openRegular(name)
 	if err != nil {
 		return nil, err
 	}

@@ -224,3 +224,28 @@ func TestFigures(t *testing.T) {
 		t.Error("a trial without its figures is taken")
 	}
 }
+
+// TestStoreLocked refuses a second series in a folder that one is writing to, and takes
+// over what a killed one left.
+func TestStoreLocked(t *testing.T) {
+	dir, p := t.TempDir(), &Plan{Seed: 1}
+	s, err := openStore(dir, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openStore(dir, p); err == nil || !strings.Contains(err.Error(), "in use by process") {
+		t.Errorf("a second series in the folder: %v", err)
+	}
+	if err := s.close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, lockFile), []byte("4194999\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = openStore(dir, p); err != nil {
+		t.Fatalf("after a killed series: %v", err)
+	}
+	if err := s.close(); err != nil {
+		t.Error(err)
+	}
+}

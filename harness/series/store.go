@@ -10,17 +10,20 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 const (
 	planFile   = "series.json"
 	trialsFile = "trials.jsonl"
+	lockFile   = "lock"
 	maxTrials  = 256 << 20 // bytes of trialsFile
 )
 
 // store keeps a series' trials.
 type store struct {
 	f      *os.File
+	lock   string // file that keeps others out
 	trials []Trial
 }
 
@@ -34,27 +37,64 @@ func openStore(dir string, p *Plan) (*store, error) {
 		return nil, err
 	}
 	want = append(want, '\n')
+	lock, err := lockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &store{lock: lock}
+	if err := s.open(dir, want); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// lockDir keeps other series out of dir until the file that it returns is removed. What
+// a killed one left is taken over.
+func lockDir(dir string) (string, error) {
+	name := filepath.Join(dir, lockFile)
+	for range 2 {
+		f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644) //nolint:gosec // to be read
+		if err == nil {
+			_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
+			return name, errors.Join(err, f.Close())
+		}
+		if !errors.Is(err, os.ErrExist) {
+			return "", err
+		}
+		holder, err := os.ReadFile(name)
+		if err != nil {
+			continue // gone meanwhile
+		}
+		pid := strings.TrimSpace(string(holder))
+		if _, err := os.Stat(filepath.Join("/proc", pid)); pid == "" || err == nil {
+			return "", fmt.Errorf("%s is in use by process %s: wait for it or give another --out", dir, pid)
+		}
+		if err := os.Remove(name); err != nil {
+			return "", err
+		}
+	}
+	return "", fmt.Errorf("%s: taken by somebody else", name)
+}
+
+// open opens or begins the series in dir, whose plan is want.
+func (s *store) open(dir string, want []byte) error {
 	name := filepath.Join(dir, planFile)
 	switch have, err := os.ReadFile(name); {
 	case errors.Is(err, os.ErrNotExist):
 		if err := os.WriteFile(name, want, 0o644); err != nil { //nolint:gosec // to be read
-			return nil, err
+			return err
 		}
 	case err != nil:
-		return nil, err
+		return err
 	case !bytes.Equal(have, want):
-		return nil, fmt.Errorf("%s is of another series (other corpus, arms, modes, seed or settings): give the same or another --out", name)
+		return fmt.Errorf("%s is of another series (other corpus, arms, modes, seed or settings): give the same or another --out", name)
 	}
 	f, err := os.OpenFile(filepath.Join(dir, trialsFile), os.O_RDWR|os.O_CREATE, 0o644) //nolint:gosec // to be read
 	if err != nil {
-		return nil, err
+		return err
 	}
-	s := &store{f: f}
-	if err := s.load(); err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return s, nil
+	s.f = f
+	return s.load()
 }
 
 // load reads the trials. A last line that was cut when the program died is taken off.
@@ -99,10 +139,13 @@ func (s *store) add(t Trial) error {
 
 // close ends the file; once.
 func (s *store) close() error {
-	if s.f == nil {
-		return nil
+	var errs []error
+	if s.f != nil {
+		errs = append(errs, s.f.Close())
 	}
-	err := s.f.Close()
-	s.f = nil
-	return err
+	if s.lock != "" {
+		errs = append(errs, os.Remove(s.lock))
+	}
+	s.f, s.lock = nil, ""
+	return errors.Join(errs...)
 }
