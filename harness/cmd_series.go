@@ -83,7 +83,7 @@ func (s *seriesOptions) validate(o *mooncake.Options, sustained bool) error {
 	case s.wanted() && (o.WindowMS > 0 || o.Check):
 		return errors.New("--series: takes no --window-ms and no --check")
 	case !(s.maxForeign > 0): // so that no number is refused, too
-		return fmt.Errorf("--max-foreign %g: must be a number above 0", s.maxForeign)
+		return fmt.Errorf("--max-foreign %g: must be above 0", s.maxForeign)
 	}
 	if s.control != controlAgain && s.control != controlNone {
 		if err := asm.CheckLevel(s.control); err != nil {
