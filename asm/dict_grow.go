@@ -67,7 +67,8 @@ func (t *DictTable) Keyed() bool { return t.Window != t.OldWindow || !t.windowed
 // line that keys went past or on to, or one of whose tags leaves two homes open, which
 // is the next one for [DictTable.Gather].
 //
-// Cost: 2-4 ns an entry; the old lines and the new ones, both in a row.
+// Cost: some 15 ns an entry in a table of 24 MiB, by profile; the old lines and the new
+// ones, both in a row.
 func (t *DictTable) MoveKnown(n uint64) (lines uint64) {
 	if t.Keyed() {
 		return 0

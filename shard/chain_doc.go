@@ -183,7 +183,7 @@ package shard
 //     are refused whole ([ErrArenaFull]); so they are past eight times as many line
 //     numbers, or all 32 bits (256 GiB), which classes keep for ever. Removals, which may need a bitmap or a
 //     wider table, are not: a quarter of the bound and 64 MiB lie beyond it.
-//   - The dictionary never shrinks. While it grows, stores pay for it: up to 100 ns
+//   - The dictionary never shrinks. While it grows, stores pay for it: up to 0.3 us
 //     a block.
 //
 // # Not supported
