@@ -320,7 +320,9 @@ func (h *hammer) race(t *testing.T, c *chainCore, slots int) {
 	runtime.KeepAlive(c)
 	again := counts.tries.Load() + counts.restarts.Load()
 	t.Logf("%d lookups, %d acts meanwhile: %d reads in vain, %d walks begun again", lookups, acts, counts.tries.Load(), counts.restarts.Load())
-	if again >= lookups {
+	// The race detector slows a reader, which touches more words, several times as
+	// much as the writer: the ratio then says nothing, the answers above do.
+	if again >= lookups && !RaceEnabled {
 		t.Errorf("%d retries in %d lookups: want less than one each", again, lookups)
 	}
 	c.check()

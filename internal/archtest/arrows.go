@@ -30,7 +30,7 @@ var arrows = []arrow{
 
 	{
 		"indexsrv",
-		[]string{"relay", "relay/wire", "lanes", "shard", "asm", "numa", "proto/...", "internal/..."},
+		[]string{"relay/client", "relay/feed", "relay/normal", "relay/wire", "lanes", "shard", "asm", "numa", "proto/...", "internal/..."},
 		"the index host joins streams, lanes and shards, and says which kernels run; nobody below knows it",
 	},
 	{"indexclient", []string{"proto/...", "internal/..."}, "others import the client: it drags in no index and no engine wire"},
@@ -39,7 +39,13 @@ var arrows = []arrow{
 		[]string{"indexclient", "indexsrv", "proto/...", "internal/..."},
 		"the gateway asks an index; the embedded one is the same host in process",
 	},
-	{"relay", []string{"relay/wire", "proto/...", "internal/..."}, "a relay orders and keeps batches; it knows no index"},
+	{"relay", []string{"relay/...", "proto/...", "internal/..."}, "a relay orders and keeps batches; it knows no index"},
+	{"relay/feed", []string{"relay/wire", "internal/..."}, "admission and sockets of one stream, for a relay and an index host alike"},
+	{"relay/normal", []string{"internal/kv"}, "events to operations, whoever keeps them"},
+	{"relay/live", []string{"relay/normal", "internal/kv"}, "the content of one rank: values in, values out"},
+	{"relay/load", []string{"relay/wire", "proto/...", "internal/..."}, "readings of an engine's load"},
+	{"relay/hashcheck", []string{"internal/..."}, "holds an engine's hashes against its tokens"},
+	{"relay/client", []string{"proto/...", "internal/..."}, "a subscriber of relays: it drags in no relay"},
 	{"relay/wire", []string{"internal/kv"}, "bytes to events and back, nothing else"},
 	{"lanes", []string{"shard", "numa", "internal/..."}, "lanes run what they are handed: no wire"},
 	{"shard", []string{"asm", "numa", "internal/..."}, "the index knows no network, no wire, no host"},
