@@ -54,7 +54,7 @@ var arrows = []arrow{
 	{"numa", []string{"internal/..."}, "the door to placement and memory stands alone"},
 	{"asm", nil, "kernels and their twins take slices and return values"},
 	{"asm/asmtest", []string{"asm/internal/cpu"}, "asm's own tests use it: it may not import what they test"},
-	{"proto", nil, "contracts depend on nothing of ours"},
+	{"proto", []string{"proto/..."}, "contracts depend on one another alone"},
 
 	{"internal/kv", nil, "the vocabulary: everything may import it, it imports nothing of ours"},
 	{"internal/longtest", nil, "a leaf for tests"},

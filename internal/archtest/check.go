@@ -134,6 +134,13 @@ func (c *checker) words(name string, data []byte) {
 
 func isTest(name string) bool { return strings.HasSuffix(name, "_test.go") }
 
+// mayUnsafe excuses, besides the files that say it in their name, the kernels and
+// what the protobuf compiler wrote.
+func mayUnsafe(name string) bool {
+	return strings.Contains(path.Base(name), "_unsafe") || strings.HasSuffix(name, ".pb.go") ||
+		allows([]string{"asm/..."}, path.Dir(name))
+}
+
 // imports holds f against the arrows, the doors and the rule on unsafe.
 func (c *checker) imports(name string, f *ast.File) {
 	dir := path.Dir(name)
@@ -146,7 +153,7 @@ func (c *checker) imports(name string, f *ast.File) {
 		if err != nil {
 			continue // the parser accepted it: cannot happen
 		}
-		if imported == "unsafe" && !strings.Contains(path.Base(name), "_unsafe") && !allows([]string{"asm/..."}, dir) {
+		if imported == "unsafe" && !mayUnsafe(name) {
 			c.addf("%s: imports unsafe: that lives in files named *_unsafe.go", name)
 		}
 		for _, d := range doors {
