@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: Rank. After: Subscription.
+
+package relay
+
+import "sort"
+
+// The defaults of a rank's history.
+const (
+	DefaultHistoryBatches = 10_000
+	DefaultHistoryBytes   = 256 << 20
+)
+
+const (
+	// pageSize is the memory that encoded batches are cut from. A page is freed
+	// with the last entry that lies in it; readers that still send from it keep it
+	// until then, so it is small: 1,000 stuck readers hold at most 64 MiB.
+	pageSize = 64 << 10
+	// ownPage is the size from which an encoded batch has memory of its own.
+	ownPage = pageSize / 4
+	// entryBytes is what an entry is charged beside its encoded bytes: its slot.
+	entryBytes = 128
+)
+
+// entry is one place of the history: a batch, or a hole.
+type entry struct {
+	from, to  uint64 // numbers; equal for a batch
+	check     uint64
+	timestamp float64
+	received  int64 // Unix nanoseconds
+	hole      bool
+	why       string // of a hole
+	bodies    [numForms][]byte
+}
+
+func (e *entry) charge() int64 {
+	n := entryBytes + len(e.why)
+	for _, b := range e.bodies {
+		n += len(b)
+	}
+	return int64(n)
+}
+
+// history is the ring of a rank's newest batches and holes. A place in it is
+// named by its index, which counts up from 0 and over epochs; [tail, head) are
+// kept. The newest entry is kept however large it is.
+//
+// Concurrency: the caller's lock. Encoded bytes never change once added.
+type history struct {
+	maxEntries int
+	maxBytes   int64
+
+	ring       []entry // index i at i % len(ring)
+	tail, head uint64
+	first      uint64 // index of this epoch's first entry
+	bytes      int64
+	holes      int // entries that are holes
+	page       []byte
+}
+
+func newHistory(maxEntries int, maxBytes int64) history {
+	if maxEntries <= 0 {
+		maxEntries = DefaultHistoryBatches
+	}
+	if maxBytes <= 0 {
+		maxBytes = DefaultHistoryBytes
+	}
+	return history{maxEntries: maxEntries, maxBytes: maxBytes}
+}
+
+func (h *history) at(i uint64) *entry { return &h.ring[i%uint64(len(h.ring))] }
+
+func (h *history) len() int { return int(h.head - h.tail) }
+
+// keep returns a copy of b that lives as long as somebody refers to it.
+func (h *history) keep(b []byte) []byte {
+	n := len(b)
+	switch {
+	case n == 0:
+		return nil
+	case n >= ownPage:
+		return append(make([]byte, 0, n), b...)
+	case cap(h.page)-len(h.page) < n:
+		h.page = make([]byte, 0, pageSize)
+	}
+	at := len(h.page)
+	h.page = append(h.page, b...)
+	return h.page[at : at+n : at+n]
+}
+
+// add appends e, whose bodies keep has returned, and lets go of what is past the
+// limits.
+func (h *history) add(e entry) {
+	for h.len() > 0 && (h.len() >= h.maxEntries || h.bytes+e.charge() > h.maxBytes) {
+		h.drop()
+	}
+	if h.len() == len(h.ring) {
+		h.grow()
+	}
+	*h.at(h.head) = e
+	h.head++
+	h.bytes += e.charge()
+	if e.hole {
+		h.holes++
+	}
+}
+
+// drop lets go of the oldest entry.
+func (h *history) drop() {
+	e := h.at(h.tail)
+	h.bytes -= e.charge()
+	if e.hole {
+		h.holes--
+	}
+	*e = entry{}
+	h.tail++
+}
+
+func (h *history) grow() {
+	ring := make([]entry, min(max(2*len(h.ring), 64), h.maxEntries))
+	for i := h.tail; i < h.head; i++ {
+		ring[i%uint64(len(ring))] = *h.at(i)
+	}
+	h.ring = ring
+}
+
+// reset forgets everything and begins an epoch; indices go on.
+func (h *history) reset() {
+	for h.len() > 0 {
+		h.drop()
+	}
+	h.ring, h.page = nil, nil
+	h.first = h.head
+}
+
+// whole reports whether everything of this epoch is there, from number 0 and
+// without holes.
+func (h *history) whole() bool {
+	return h.tail == h.first && h.holes == 0 && h.len() > 0 && h.at(h.tail).from == 0
+}
+
+// find returns the index of the entry that takes in number seq.
+func (h *history) find(seq uint64) (uint64, bool) {
+	i := h.tail + uint64(sort.Search(h.len(), func(i int) bool { return h.at(h.tail+uint64(i)).to >= seq }))
+	return i, i < h.head && h.at(i).from <= seq
+}
