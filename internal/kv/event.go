@@ -156,4 +156,9 @@ type Load struct {
 	PrefillUncachedTokens int64 // cumulative
 	PrefillBusyMicros     int64 // cumulative
 	Fields                int   // how many of the above the message carried
+	Nils                  uint  // bit i-1: figure i, counted from 1, came as nil
 }
+
+// Unsaid tells whether figure i, counted from 1, came as nil: the engine does not
+// know it, which is not 0.
+func (l *Load) Unsaid(i int) bool { return l.Nils>>(i-1)&1 != 0 }

@@ -21,7 +21,8 @@ func loadFigures(l *kv.Load) [10]*int64 {
 }
 
 // DecodeLoad reads one reading of an engine's load: an array of a tag and
-// figures by position, of which later releases have more. A nil figure is 0.
+// figures by position, of which later releases have more. A nil figure is 0, and
+// marked as unsaid.
 //
 // Errors: [ErrMalformed].
 func DecodeLoad(payload []byte) (kv.Load, error) {
@@ -44,6 +45,7 @@ func DecodeLoad(payload []byte) (kv.Load, error) {
 		}
 		l.Fields++
 		if r.null() {
+			l.Nils |= 1 << i
 			continue
 		}
 		if *figures[i], ok = r.int64(); !ok {
@@ -63,7 +65,11 @@ func AppendLoad(dst []byte, l *kv.Load) []byte {
 	n := min(max(l.Fields, loadLeast), len(figures))
 	dst = appendArray(dst, 1+n)
 	dst = appendText(dst, loadTag)
-	for _, v := range figures[:n] {
+	for i, v := range figures[:n] {
+		if l.Unsaid(i + 1) {
+			dst = append(dst, nilByte)
+			continue
+		}
 		dst = appendInt(dst, *v)
 	}
 	return dst
