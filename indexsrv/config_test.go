@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"kindex/internal/settings"
 	"kindex/numa"
 )
 
@@ -68,7 +69,7 @@ worker:
 		{Instance: NumberID(3), Endpoint: "ipc:///run/e.sock", Model: "m", BlockSize: 16},
 	}
 	got, action, faults := parseArgs([]string{"--config", path})
-	if len(faults) > 0 || action != actServe {
+	if len(faults) > 0 || action != settings.Serve {
 		t.Fatalf("faults %v, action %v", faults, action)
 	}
 	equalConfig(t, got, want)
@@ -76,7 +77,7 @@ worker:
 	want.Listen, want.LogLevel = "127.0.0.1:0", slog.LevelWarn
 	want.Workers = []Registration{{Instance: TextID("pod-a"), Endpoint: "tcp://h:7", Model: "z", BlockSize: 1}}
 	got, action, faults = parseArgs([]string{"-listen=127.0.0.1:0", "--config=" + path, "--worker", "pod-a=tcp://h:7,model=z,block=1", "--log-level", "WARN", "--check-config"})
-	if len(faults) > 0 || action != actCheck {
+	if len(faults) > 0 || action != settings.Check {
 		t.Fatalf("faults %v, action %v", faults, action)
 	}
 	equalConfig(t, got, want)
@@ -85,7 +86,7 @@ worker:
 // TestPrintDefaults: what it prints is a file that changes nothing.
 func TestPrintDefaults(t *testing.T) {
 	var b bytes.Buffer
-	if err := writeDefaults(&b); err != nil {
+	if err := defaultCommand().WriteDefaults(&b); err != nil {
 		t.Fatal(err)
 	}
 	got, _, faults := parseArgs([]string{"--config", writeConfig(t, b.String())})
@@ -94,18 +95,18 @@ func TestPrintDefaults(t *testing.T) {
 	}
 	equalConfig(t, got, DefaultConfig())
 	var usage bytes.Buffer
-	if err := writeUsage(&usage); err != nil {
+	if err := defaultCommand().WriteUsage(&usage); err != nil {
 		t.Fatal(err)
 	}
 	cfg := DefaultConfig()
 	for _, o := range cfg.options() {
-		flagged := "--" + o.name + " VALUE\n"
-		if o.isBool() {
-			flagged = "--" + o.name + "\n"
+		flagged := "--" + o.Name + " VALUE\n"
+		if o.IsBool() {
+			flagged = "--" + o.Name + "\n"
 		}
-		for what, text := range map[string]string{"defaults": "\n" + o.name + ": " + o.value() + "\n", "usage": flagged} {
+		for what, text := range map[string]string{"defaults": "\n" + o.Name + ": " + o.Value() + "\n", "usage": flagged} {
 			if out := b.String() + usage.String(); !strings.Contains(out, text) {
-				t.Errorf("%s: --%s is not in it", what, o.name)
+				t.Errorf("%s: --%s is not in it", what, o.Name)
 			}
 		}
 	}
@@ -146,7 +147,7 @@ func TestConfigFaults(t *testing.T) {
 	file("worker:\n  - 1=tcp://h:1,model=m,block=16\n  - 1=tcp://h:2,model=m,block=16\n  - 2=tcp://h:3,model=m,block=32\n",
 		"worker 1: dp_rank: 0 is given twice", "worker 2: block_size: must be 16")
 	file("max-streams: 3\nworker:\n  - 1=tcp://h:1,model=m,block=16,dp_size=4\n", "worker: 4 streams are over max-streams, 3")
-	file(strings.Repeat("#", maxConfigFile+1), "FILE: over 4MiB")
+	file(strings.Repeat("#", settings.MaxFile+1), "FILE: over 4MiB")
 
 	args := func(want []string, args ...string) {
 		t.Helper()
@@ -179,20 +180,6 @@ func checkFaults(t *testing.T, given string, faults []error, path string, want [
 		w = strings.Replace(w, "FILE", path, 1)
 		if got := faults[i].Error(); !strings.HasPrefix(got, w) || strings.Contains(got, "\n") {
 			t.Errorf("%q: got %q, want one line that begins %q", given, got, w)
-		}
-	}
-}
-
-// TestSizes reads what it writes.
-func TestSizes(t *testing.T) {
-	for _, n := range []int64{0, 1, 1023, 1024, 1025, 1 << 20, 8 << 20, 3 << 29, 1 << 40, 1<<62 - 1} {
-		if got, ok := parseSize(formatSize(n)); !ok || got != n {
-			t.Errorf("%d is written %s and read %d, %v", n, formatSize(n), got, ok)
-		}
-	}
-	for _, s := range []string{"", "KiB", "-1", "1.5MiB", "8M", "9223372036854775808", "8388608TiB", "1 KiBMiB", "0x10"} {
-		if got, ok := parseSize(s); ok {
-			t.Errorf("%q is read as %d", s, got)
 		}
 	}
 }

@@ -42,6 +42,32 @@ func setInt(p *int, s string, lo, hi int) error {
 // workerForm is what --worker takes, for messages.
 const workerForm = "ID=ENDPOINT,model=NAME,block=TOKENS[,replay=ENDPOINT][,dp_size=N]..."
 
+// addWorker takes a worker as the command line writes it.
+func (c *Config) addWorker(s string) error {
+	r, err := parseWorker(s)
+	if err == nil {
+		c.Workers = append(c.Workers, r)
+	}
+	return err
+}
+
+// beginWorker takes a worker as a mapping with /register's field names.
+func (c *Config) beginWorker() (set func(key, value string, quoted bool) error, end func() error) {
+	var r Registration
+	var given []string
+	set = func(key, value string, quoted bool) error {
+		err := setWorkerField(&r, key, value, &given)
+		if err == nil && quoted && key == "instance_id" {
+			r.Instance = TextID(value)
+		}
+		return err
+	}
+	return set, func() error {
+		c.Workers = append(c.Workers, r)
+		return firstFault(&r)
+	}
+}
+
 // parseWorker reads one --worker: the instance id, =, the endpoint, and then
 // key=value fields, separated by commas.
 func parseWorker(s string) (Registration, error) {

@@ -18,6 +18,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"kindex/asm"
+	"kindex/internal/logsink"
 	"kindex/lanes"
 )
 
@@ -37,7 +38,7 @@ type Host struct {
 	reg   *registry
 	met   *metrics
 
-	logSink *LogSink // nil where the caller brought a logger of its own
+	logSink *logsink.Sink // nil where the caller brought a logger of its own
 
 	server   *fasthttp.Server
 	ln       net.Listener

@@ -10,6 +10,8 @@ import (
 	"runtime"
 
 	"kindex/asm"
+	"kindex/internal/logsink"
+	"kindex/internal/settings"
 	"kindex/shard"
 )
 
@@ -26,17 +28,17 @@ func Run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 	}
 	var err error
 	switch action {
-	case actHelp:
-		err = writeUsage(stdout)
-	case actVersion:
-		version, revision := buildVersion()
+	case settings.Help:
+		err = defaultCommand().WriteUsage(stdout)
+	case settings.Version:
+		version, revision := settings.BuildVersion()
 		_, err = fmt.Fprintf(stdout, "indexsrv %s (%s, %s %s/%s, index %v, cpu features %s)\n",
 			version, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH, shard.Kinds, asm.Level())
-	case actDefaults:
-		err = writeDefaults(stdout)
-	case actCheck:
+	case settings.Defaults:
+		err = defaultCommand().WriteDefaults(stdout)
+	case settings.Check:
 		_, err = fmt.Fprintln(stdout, "configuration ok")
-	case actServe:
+	case settings.Serve:
 		if err := cfg.settle(); err != nil {
 			_, _ = fmt.Fprintf(stderr, "indexsrv: node: %v\n", err)
 			return 1
@@ -52,9 +54,9 @@ func Run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 
 // serve runs one host until it ends or is told to.
 func serve(cfg *Config, stderr io.Writer, signals <-chan os.Signal) int {
-	sink := NewLogSink(stderr, cfg.LogFormat, cfg.LogQueue)
+	sink := logsink.New(stderr, cfg.LogFormat, cfg.LogQueue)
 	defer sink.Close()
-	log := newLogger(sink, cfg.LogFormat, cfg.LogLevel)
+	log := logsink.NewLogger(sink, cfg.LogFormat, cfg.LogLevel)
 	var h *Host
 	err := asm.SetLevel(cfg.CPUFeatures)
 	if err != nil {

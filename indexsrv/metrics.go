@@ -15,6 +15,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"kindex/asm"
+	"kindex/internal/settings"
 	"kindex/shard"
 )
 
@@ -139,7 +140,7 @@ func counter(d *prometheus.Desc, v uint64, labels ...string) prometheus.Metric {
 
 func (c *collector) host(ch chan<- prometheus.Metric) {
 	m := c.h.met
-	version, revision := buildVersion()
+	version, revision := settings.BuildVersion()
 	ch <- gauge(descBuild, 1, version, revision, runtime.Version(), c.h.cfg.KVIndex, asm.Level())
 	for r := range m.requests {
 		route := "unknown"

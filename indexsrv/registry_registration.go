@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"kindex/internal/kv"
+	"kindex/internal/settings"
 )
 
 // Limits of a registration. Chosen, not measured: wide of every engine seen.
@@ -159,8 +160,8 @@ func (r *Registration) Validate() []error {
 	} else if r.Ranks > 1 && r.Rank != 0 {
 		bad("dp_rank", "must be left out where dp_size is %d: ranks 0 to %d are subscribed", r.Ranks, r.Ranks-1)
 	}
-	check("engine", checkOneOf(r.Engine, engines))
-	if check("source", checkOneOf(r.Source, sources)); r.Source == "relay" {
+	check("engine", settings.OneOf(r.Engine, engines))
+	if check("source", settings.OneOf(r.Source, sources)); r.Source == "relay" {
 		bad("source", `"relay" is not available in this build: it must be "zmq"`)
 		return faults // its endpoint has another form
 	}
@@ -186,15 +187,6 @@ func checkName(s string, required bool) error {
 		return errors.New("must not contain control characters")
 	}
 	return nil
-}
-
-func checkOneOf(s string, of []string) error {
-	for _, o := range of {
-		if s == "" || s == o {
-			return nil
-		}
-	}
-	return fmt.Errorf("%.100q: must be one of %s", s, strings.Join(of, ", "))
 }
 
 func (r *Registration) endpointFaults() []error {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package indexsrv
+package logsink
 
 import (
 	"bytes"
@@ -30,8 +30,8 @@ func (g *gateWriter) Write(p []byte) (int, error) {
 // what found no room is counted and told when the sink takes lines again.
 func TestLogNeverBlocks(t *testing.T) {
 	out := &gateWriter{gate: make(chan struct{})}
-	sink := NewLogSink(out, "json", 8)
-	log := newLogger(sink, "json", slog.LevelInfo)
+	sink := New(out, "json", 8)
+	log := NewLogger(sink, "json", slog.LevelInfo)
 	begun := time.Now()
 	for i := range 10_000 {
 		log.Info("line", "i", i)
@@ -69,12 +69,12 @@ func TestLogNeverBlocks(t *testing.T) {
 // TestLogCloseBounded: a sink that is stuck for good does not keep the program.
 func TestLogCloseBounded(t *testing.T) {
 	out := &gateWriter{gate: make(chan struct{})}
-	sink := NewLogSink(out, "text", 8)
-	newLogger(sink, "text", slog.LevelInfo).Info("stuck")
+	sink := New(out, "text", 8)
+	NewLogger(sink, "text", slog.LevelInfo).Info("stuck")
 	begun := time.Now()
 	sink.Close()
-	if took := time.Since(begun); took > 2*logFlushWait {
-		t.Errorf("closing took %s, the bound is %s", took, logFlushWait)
+	if took := time.Since(begun); took > 2*flushWait {
+		t.Errorf("closing took %s, the bound is %s", took, flushWait)
 	}
 	close(out.gate)
 	<-sink.done
@@ -83,8 +83,8 @@ func TestLogCloseBounded(t *testing.T) {
 // TestLogParallel: lines stay whole.
 func TestLogParallel(t *testing.T) {
 	var out bytes.Buffer
-	sink := NewLogSink(&out, "json", 10_000)
-	log := newLogger(sink, "json", slog.LevelInfo)
+	sink := New(&out, "json", 10_000)
+	log := NewLogger(sink, "json", slog.LevelInfo)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {

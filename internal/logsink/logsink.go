@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package indexsrv
+package logsink
 
 import (
 	"io"
@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// logFlushWait bounds how long closing waits for a sink that does not drain.
-const logFlushWait = time.Second
+// flushWait bounds how long closing waits for a sink that does not drain.
+const flushWait = time.Second
 
-// LogSink is an [io.Writer] that never waits for the writer behind it: lines are
+// Sink is an [io.Writer] that never waits for the writer behind it: lines are
 // queued and written by a goroutine of its own; a line that finds the queue full
 // is dropped and counted. A terminal, pipe or journal that stalls costs log
 // lines and nothing else.
 //
 // Concurrency: any goroutine. Cost: one allocation and one copy a line.
-type LogSink struct {
+type Sink struct {
 	out     io.Writer
 	direct  *slog.Logger // above out, used by drain alone
 	lines   chan []byte
@@ -30,12 +30,12 @@ type LogSink struct {
 	closed bool
 }
 
-// NewLogSink returns a sink before out that holds up to depth lines. Its own
+// New returns a sink before out that holds up to depth lines. Its own
 // words have the given format.
-func NewLogSink(out io.Writer, format string, depth int) *LogSink {
-	s := &LogSink{
+func New(out io.Writer, format string, depth int) *Sink {
+	s := &Sink{
 		out:    out,
-		direct: newLogger(out, format, slog.LevelWarn),
+		direct: NewLogger(out, format, slog.LevelWarn),
 		lines:  make(chan []byte, max(depth, 1)),
 		done:   make(chan struct{}),
 	}
@@ -44,7 +44,7 @@ func NewLogSink(out io.Writer, format string, depth int) *LogSink {
 }
 
 // Write queues one line. It never blocks and never fails.
-func (s *LogSink) Write(line []byte) (int, error) {
+func (s *Sink) Write(line []byte) (int, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.closed {
@@ -60,18 +60,18 @@ func (s *LogSink) Write(line []byte) (int, error) {
 }
 
 // Dropped counts the lines that found no room, or no sink any more.
-func (s *LogSink) Dropped() uint64 { return s.dropped.Load() }
+func (s *Sink) Dropped() uint64 { return s.dropped.Load() }
 
 // Close writes what is queued and ends the sink. It gives up after a second when
 // the writer behind does not take it; what is left then is lost.
-func (s *LogSink) Close() {
+func (s *Sink) Close() {
 	s.mu.Lock()
 	if !s.closed {
 		s.closed = true
 		close(s.lines)
 	}
 	s.mu.Unlock()
-	t := time.NewTimer(logFlushWait)
+	t := time.NewTimer(flushWait)
 	defer t.Stop()
 	select {
 	case <-s.done:
@@ -81,7 +81,7 @@ func (s *LogSink) Close() {
 
 // drain writes lines, and says in the log itself how many were dropped since it
 // last could.
-func (s *LogSink) drain() {
+func (s *Sink) drain() {
 	defer close(s.done)
 	var told uint64
 	for line := range s.lines {
@@ -94,8 +94,8 @@ func (s *LogSink) drain() {
 	}
 }
 
-// newLogger returns a logger in one of [logFormats] above w.
-func newLogger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
+// NewLogger returns a logger in one of [Formats] above w.
+func NewLogger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
 	o := &slog.HandlerOptions{Level: level}
 	if format == "json" {
 		return slog.New(slog.NewJSONHandler(w, o))
@@ -103,5 +103,5 @@ func newLogger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// logFormats are the log formats, the default first.
-var logFormats = []string{"text", "json"}
+// Formats are the log formats, the default first.
+var Formats = []string{"text", "json"}

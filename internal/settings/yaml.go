@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package indexsrv
+package settings
 
 import (
 	"errors"
@@ -14,23 +14,23 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// maxConfigFile bounds a configuration file, in bytes.
-const maxConfigFile = 4 << 20
+// MaxFile bounds a configuration file, in bytes.
+const MaxFile = 4 << 20
 
-// loadFile applies the YAML file at path to c and returns every fault, each
-// with the file's name and line.
-func (c *Config) loadFile(path string) []error {
+// loadFile applies the YAML file at path and returns every fault, each with the
+// file's name and line.
+func (c *Command) loadFile(path string) []error {
 	f, err := os.Open(path)
 	if err != nil {
 		return []error{err}
 	}
 	defer func() { _ = f.Close() }() // read only: nothing can be lost
-	text, err := io.ReadAll(io.LimitReader(f, maxConfigFile+1))
+	text, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
 	switch {
 	case err != nil:
 		return []error{err}
-	case len(text) > maxConfigFile:
-		return []error{fmt.Errorf("%s: over %s, no configuration is that long", path, formatSize(maxConfigFile))}
+	case len(text) > MaxFile:
+		return []error{fmt.Errorf("%s: over %s, no configuration is that long", path, FormatSize(MaxFile))}
 	}
 	return c.loadYAML(path, text)
 }
@@ -45,7 +45,7 @@ func (l *yamlLoad) faultf(n ast.Node, format string, args ...any) {
 	l.faults = append(l.faults, fmt.Errorf("%s:%d: %s", l.path, n.GetToken().Position.Line, fmt.Sprintf(format, args...)))
 }
 
-func (c *Config) loadYAML(path string, text []byte) []error {
+func (c *Command) loadYAML(path string, text []byte) []error {
 	l := &yamlLoad{path: path}
 	file, err := parser.ParseBytes(text, 0)
 	if err != nil {
@@ -59,17 +59,18 @@ func (c *Config) loadYAML(path string, text []byte) []error {
 	}
 	set := map[string]func(string) error{}
 	var names []string
-	for _, o := range c.options() {
-		set[o.name] = o.set
-		names = append(names, o.name)
+	for _, o := range c.Options {
+		set[o.Name] = o.Set
+		names = append(names, o.Name)
 	}
 	for _, kv := range l.mapping(file.Docs[0].Body, "the file") {
 		key := l.key(kv)
 		switch {
-		case key == "worker":
-			c.Workers = l.workers(kv.Value)
+		case key == c.List.Name:
+			c.List.Clear()
+			l.list(kv.Value, &c.List)
 		case set[key] == nil:
-			l.faultf(kv.Key, "unknown key %q: must be one of %s, worker", key, strings.Join(names, ", "))
+			l.faultf(kv.Key, "unknown key %q: must be one of %s, %s", key, strings.Join(names, ", "), c.List.Name)
 		default:
 			if s, ok := l.scalar(kv.Value, key); ok {
 				if err := set[key](s); err != nil {
@@ -125,52 +126,46 @@ func (l *yamlLoad) scalar(n ast.Node, what string) (string, bool) {
 	return "", false
 }
 
-// workers reads the list of workers: strings as on the command line, or
-// mappings with /register's field names.
-func (l *yamlLoad) workers(n ast.Node) []Registration {
+// list reads the values of list: texts as on the command line, or mappings.
+func (l *yamlLoad) list(n ast.Node, list *List) {
 	if _, null := n.(*ast.NullNode); null {
-		return nil
+		return
 	}
 	seq, ok := n.(*ast.SequenceNode)
 	if !ok {
-		l.faultf(n, "worker: must be a list")
-		return nil
+		l.faultf(n, "%s: must be a list", list.Name)
+		return
 	}
-	var rs []Registration
 	for _, v := range seq.Values {
-		var r Registration
 		var err error
 		if s, text := v.(*ast.StringNode); text {
-			r, err = parseWorker(s.Value)
+			err = list.Add(s.Value)
 		} else {
-			before := len(l.faults)
-			r = l.worker(v)
-			if len(l.faults) == before {
-				err = firstFault(&r)
-			}
+			err = l.item(v, list)
 		}
 		if err != nil {
-			l.faultf(v, "worker: %v", err)
+			l.faultf(v, "%s: %v", list.Name, err)
 		}
-		rs = append(rs, r)
 	}
-	return rs
 }
 
-func (l *yamlLoad) worker(n ast.Node) Registration {
-	var r Registration
-	var given []string
-	for _, kv := range l.mapping(n, "a worker") {
+// item reads one mapping of list.
+func (l *yamlLoad) item(n ast.Node, list *List) error {
+	set, end := list.Begin()
+	before := len(l.faults)
+	for _, kv := range l.mapping(n, "a "+list.Name) {
 		key := l.key(kv)
-		value, ok := l.scalar(kv.Value, "worker: "+key)
+		value, ok := l.scalar(kv.Value, list.Name+": "+key)
 		if !ok {
 			continue
 		}
-		if err := setWorkerField(&r, key, value, &given); err != nil {
-			l.faultf(kv.Key, "worker: %v", err)
-		} else if _, quoted := kv.Value.(*ast.StringNode); quoted && key == "instance_id" {
-			r.Instance = TextID(value)
+		_, quoted := kv.Value.(*ast.StringNode)
+		if err := set(key, value, quoted); err != nil {
+			l.faultf(kv.Key, "%s: %v", list.Name, err)
 		}
 	}
-	return r
+	if len(l.faults) > before {
+		return nil
+	}
+	return end()
 }
