@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"kindex/relay/wire"
+)
+
+// The engines that it can be.
+const (
+	VLLM   = "vllm"
+	SGLang = "sglang"
+)
+
+// Config is what an engine can be told. The zero value of a field that has a
+// default means that default.
+type Config struct {
+	Engine  string // VLLM or SGLang
+	Version string // the release whose batches and replays it writes; "": the newest known
+
+	Pub    string // rank 0's event endpoint; rank r is at port + r, port 0 takes any
+	Replay string // rank 0's replay endpoint, as Pub; "": none
+	Topic  string
+	Buffer int    // batches a replay can go back; 0: 10,000
+	GRPC   string // host:port of the requests; "": none
+	Admin  string // host:port of the truth; "": none
+
+	Ranks         int    // data-parallel; 0: 1
+	BlockSize     int    // tokens; 0: 16
+	Blocks        int    // physical blocks of a rank; 0: 4,096
+	MaxRunning    int    // requests of a rank; 0: 256
+	ContextLength int    // tokens of a prompt and its answer; 0: 32,768
+	Vocabulary    int    // tokens that can be drawn; 0: 2,048
+	MaxTokens     int    // to generate where a request names no number; 0: 16
+	Model         string // served name; "": "mock"
+	ModelPath     string // folder of the tokenizer and its config; "": Model
+
+	PassTime time.Duration // of each pass; 0: as fast as it goes
+	Seed     uint64        // of the drawn tokens
+	HashSeed string        // roots vLLM's chains, as PYTHONHASHSEED does; "": vLLM's own
+}
+
+// The limits of a config.
+const (
+	maxRanks   = 64
+	maxBlock   = 4_096
+	maxBlocks  = 1 << 24
+	maxContext = 1 << 22
+	maxBuffer  = 1_000_000
+	maxPass    = time.Minute
+	maxMany    = 1 << 20
+)
+
+// setDefaults fills in what was left out.
+func (c *Config) setDefaults() {
+	for _, d := range []struct {
+		field *int
+		is    int
+	}{
+		{&c.Ranks, 1},
+		{&c.BlockSize, 16},
+		{&c.Blocks, 4_096},
+		{&c.MaxRunning, 256},
+		{&c.ContextLength, 32_768},
+		{&c.Vocabulary, 2_048},
+		{&c.MaxTokens, 16},
+		{&c.Buffer, 10_000},
+	} {
+		if *d.field == 0 {
+			*d.field = d.is
+		}
+	}
+	if c.Model == "" {
+		c.Model = "mock"
+	}
+	if c.ModelPath == "" {
+		c.ModelPath = c.Model
+	}
+	if c.Version == "" {
+		c.Version = newest(c.Engine)
+	}
+	if c.HashSeed == "" {
+		c.HashSeed = vllmSeed
+	}
+}
+
+// newest returns the last release whose layout is known.
+func newest(engine string) string {
+	since := ""
+	for _, l := range wire.Layouts() {
+		if l.Engine == engine {
+			since = l.Since
+		}
+	}
+	return since
+}
+
+// Validate returns the first fault, naming the flag.
+func (c *Config) Validate() error {
+	if c.Engine != VLLM && c.Engine != SGLang {
+		return fmt.Errorf("--engine %q: must be %s or %s", c.Engine, VLLM, SGLang)
+	}
+	for _, l := range []struct {
+		flag       string
+		is, least  int
+		most       int
+		whatItWere string
+	}{
+		{"--ranks", c.Ranks, 1, maxRanks, "ranks"},
+		{"--block", c.BlockSize, 1, maxBlock, "tokens"},
+		{"--blocks", c.Blocks, 1, maxBlocks, "blocks"},
+		{"--max-running", c.MaxRunning, 1, maxMany, "requests"},
+		{"--context", c.ContextLength, 1, maxContext, "tokens"},
+		{"--vocabulary", c.Vocabulary, firstWord + 1, maxMany, "tokens"},
+		{"--max-tokens", c.MaxTokens, 1, maxContext, "tokens"},
+		{"--buffer", c.Buffer, 1, maxBuffer, "batches"},
+	} {
+		if l.is < l.least || l.is > l.most {
+			return fmt.Errorf("%s %d: must be %d to %d %s", l.flag, l.is, l.least, l.most, l.whatItWere)
+		}
+	}
+	if c.PassTime < 0 || c.PassTime > maxPass {
+		return fmt.Errorf("--pass %v: must be 0 to %v", c.PassTime, maxPass)
+	}
+	if _, err := wire.LayoutFor(c.Engine, c.Version); err != nil {
+		return fmt.Errorf("--version: %w", err)
+	}
+	for _, e := range []struct{ flag, at string }{{"--pub", c.Pub}, {"--replay", c.Replay}} {
+		if e.at == "" && e.flag == "--replay" {
+			continue
+		}
+		if _, err := Endpoint(e.at, c.Ranks-1); err != nil {
+			return fmt.Errorf("%s: %w", e.flag, err)
+		}
+	}
+	for _, a := range []struct{ flag, at string }{{"--grpc", c.GRPC}, {"--admin", c.Admin}} {
+		if a.at != "" && !strings.Contains(a.at, ":") {
+			return fmt.Errorf("%s %q: must be host:port", a.flag, a.at)
+		}
+	}
+	return nil
+}
+
+// chain returns the engine's block hashes.
+func (c *Config) chain() chain {
+	if c.Engine == SGLang {
+		return sglangChain{}
+	}
+	return newVLLMChain(c.HashSeed)
+}

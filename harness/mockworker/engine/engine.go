@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: the fronts, which have a request. After: rank.go, which runs it.
+
+package engine
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"kindex/relay/wire"
+)
+
+// Engine is a running engine.
+//
+// Concurrency: any goroutine.
+type Engine struct {
+	cfg     Config
+	ranks   []*rank
+	started time.Time
+	cancel  context.CancelFunc
+	loops   sync.WaitGroup
+	closing sync.Once
+}
+
+// New starts an engine's ranks: sockets bound, passes running. The fronts are the
+// caller's to open.
+//
+// Errors: what [Config.Validate] says, or a socket that cannot be bound.
+func New(c Config) (*Engine, error) {
+	c.setDefaults()
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	layout, err := wire.LayoutFor(c.Engine, c.Version)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{cfg: c, started: time.Now()}
+	for r := range c.Ranks {
+		pub, err := NewPublisher(PublisherConfig{Layout: layout, Topic: c.Topic, Rank: r, Pub: c.Pub, Replay: c.Replay, Buffer: c.Buffer})
+		if err != nil {
+			e.Close()
+			return nil, err
+		}
+		e.ranks = append(e.ranks, newRank(r, &e.cfg, pub))
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	e.cancel = cancel
+	for _, r := range e.ranks {
+		e.loops.Go(func() { r.run(ctx) })
+	}
+	return e, nil
+}
+
+// Close ends every request and the sockets.
+func (e *Engine) Close() {
+	e.closing.Do(func() {
+		if e.cancel != nil {
+			e.cancel()
+		}
+		e.loops.Wait()
+		for _, r := range e.ranks {
+			r.pub.Close()
+		}
+	})
+}
+
+// Publishers returns where each rank publishes, by rank.
+func (e *Engine) Publishers() []*Publisher {
+	out := make([]*Publisher, len(e.ranks))
+	for i, r := range e.ranks {
+		out[i] = r.pub
+	}
+	return out
+}
+
+// Submit begins a request on the rank that it names, else on the one with the
+// least to do. The channel gets an output for each token and is closed after the
+// last; it has room for all, so that nobody needs to read it.
+//
+// Errors: a rank that is not there, a prompt that is empty or too long, an id that
+// is running.
+func (e *Engine) Submit(q Request) (<-chan Output, error) {
+	r := e.least()
+	if q.Rank >= 0 {
+		if q.Rank >= len(e.ranks) {
+			return nil, fmt.Errorf("rank %d: there are %d", q.Rank, len(e.ranks))
+		}
+		r = e.ranks[q.Rank]
+	}
+	j, err := r.submit(q)
+	if err != nil {
+		return nil, err
+	}
+	return j.out, nil
+}
+
+// least returns the rank with the least to do, the first of equals: waiting
+// requests count four times, as in vLLM's own balancer.
+func (e *Engine) least() *rank {
+	best, score := e.ranks[0], -1
+	for _, r := range e.ranks {
+		r.mu.Lock()
+		n := 4*len(r.waiting) + len(r.running)
+		r.mu.Unlock()
+		if score < 0 || n < score {
+			best, score = r, n
+		}
+	}
+	return best
+}
+
+// Abort ends a request, wherever it is, and reports whether there was one.
+func (e *Engine) Abort(id string) bool {
+	for _, r := range e.ranks {
+		if r.abort(id) {
+			return true
+		}
+	}
+	return false
+}
+
+// Reset empties the caches. It reports false where a request runs: that rank's
+// stays as it is.
+func (e *Engine) Reset() bool {
+	all := true
+	for _, r := range e.ranks {
+		all = r.reset() && all
+	}
+	return all
+}
+
+// Restart begins another life of every rank on the same sockets: empty caches,
+// numbers from 0, nothing to replay; requests are aborted.
+func (e *Engine) Restart() {
+	for _, r := range e.ranks {
+		r.restart()
+	}
+}
+
+// Truth returns what each rank's cache holds.
+func (e *Engine) Truth() []Truth { return each(e, (*rank).truth) }
+
+// Loads returns what each rank does now.
+func (e *Engine) Loads() []Load { return each(e, (*rank).load) }
+
+// Reuse returns what each rank would find of a prompt.
+func (e *Engine) Reuse(tokens []uint32, salt string) []Reuse {
+	return each(e, func(r *rank) Reuse { return r.reuse(tokens, salt) })
+}
+
+func each[T any](e *Engine, f func(*rank) T) []T {
+	out := make([]T, len(e.ranks))
+	for i, r := range e.ranks {
+		out[i] = f(r)
+	}
+	return out
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: cache.go. After: nothing; this is the bottom.
+
+package engine
+
+// digest names one cached block: the engine's whole hash of the chain up to it,
+// padded with zeroes where the algorithm's is shorter than 32 bytes.
+type digest [32]byte
+
+// none stands for no block where a block's number is expected.
+const none = -1
+
+// block is one physical block.
+type block struct {
+	name  digest
+	named bool  // cached: a later request may find it by name
+	refs  int32 // running sequences that use it; 0: it stands in the free queue
+
+	before, after int32 // neighbours in the free queue
+}
+
+// pool is a rank's physical blocks. Free ones stand in a queue, the first to be
+// taken being the one that nobody used for longest; a free block keeps its name
+// until it is taken.
+//
+// Concurrency: one goroutine at a time.
+// Source: vLLM's v1/core/block_pool.py and kv_cache_utils.FreeKVCacheBlockQueue.
+type pool struct {
+	blocks      []block
+	first, last int32
+	free        int
+	named       map[digest][]int32 // physical copies, the one found first at the front
+}
+
+func newPool(n int) *pool {
+	p := &pool{blocks: make([]block, n), first: none, last: none, named: make(map[digest][]int32)}
+	for i := range p.blocks {
+		p.blocks[i].before, p.blocks[i].after = none, none
+		p.push(int32(i))
+	}
+	return p
+}
+
+// push puts a block at the end of the free queue.
+func (p *pool) push(i int32) {
+	b := &p.blocks[i]
+	b.before, b.after = p.last, none
+	if p.last == none {
+		p.first = i
+	} else {
+		p.blocks[p.last].after = i
+	}
+	p.last = i
+	p.free++
+}
+
+// pull takes a block out of the free queue.
+func (p *pool) pull(i int32) {
+	b := &p.blocks[i]
+	if b.before == none {
+		p.first = b.after
+	} else {
+		p.blocks[b.before].after = b.after
+	}
+	if b.after == none {
+		p.last = b.before
+	} else {
+		p.blocks[b.after].before = b.before
+	}
+	b.before, b.after = none, none
+	p.free--
+}
+
+// find returns a copy of the named block.
+func (p *pool) find(d digest) (int32, bool) {
+	if copies := p.named[d]; len(copies) > 0 {
+		return copies[0], true
+	}
+	return none, false
+}
+
+// use counts one more user of a block.
+func (p *pool) use(i int32) {
+	if p.blocks[i].refs == 0 {
+		p.pull(i)
+	}
+	p.blocks[i].refs++
+}
+
+// release counts one user less. Without any the block is free and keeps its name.
+func (p *pool) release(i int32) {
+	p.blocks[i].refs--
+	if p.blocks[i].refs == 0 {
+		p.push(i)
+	}
+}
+
+// take returns the block that was free for longest, in use by one. The name that
+// it loses, if it had one, is told.
+//
+// Shape: something must be free.
+func (p *pool) take() (i int32, evicted digest, was bool) {
+	i = p.first
+	p.use(i)
+	if b := &p.blocks[i]; b.named {
+		evicted, was = b.name, true
+		p.forget(i)
+	}
+	return i, evicted, was
+}
+
+// give names a block.
+func (p *pool) give(i int32, d digest) {
+	p.blocks[i].name, p.blocks[i].named = d, true
+	p.named[d] = append(p.named[d], i)
+}
+
+// forget takes a block's name away.
+func (p *pool) forget(i int32) {
+	b := &p.blocks[i]
+	b.named = false
+	copies := p.named[b.name]
+	for k, c := range copies {
+		if c == i {
+			copies = append(copies[:k], copies[k+1:]...)
+			break
+		}
+	}
+	if len(copies) == 0 {
+		delete(p.named, b.name)
+		return
+	}
+	p.named[b.name] = copies
+}
+
+// forgetAll takes every name away.
+func (p *pool) forgetAll() {
+	for i := range p.blocks {
+		p.blocks[i].named = false
+	}
+	clear(p.named)
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: rank.go. After: a relay's or an index host's sockets.
+
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	zmq "github.com/pebbe/zmq4"
+
+	"kindex/internal/kv"
+	"kindex/relay/wire"
+)
+
+const (
+	// maxRequest bounds one frame of a replay request, in bytes.
+	maxRequest = 1 << 10
+	// sendLimit is how many messages wait for a slow subscriber before the socket
+	// forgets them: vLLM's default.
+	sendLimit = 100_000
+	// glance is how often the replay goroutine looks whether it shall end.
+	glance = 50 * time.Millisecond
+)
+
+// Publisher publishes one rank's batches as an engine does: numbered from 0, live
+// on a PUB socket, and from a bounded buffer to whoever asks its ROUTER. As in an
+// engine nothing is published while a replay is answered.
+//
+// Concurrency: any goroutine.
+type Publisher struct {
+	layout *wire.Layout
+	topic  string
+	rank   int
+	steps  int // batches that the buffer keeps
+
+	Live, Replay string // where the sockets are; Replay is empty without one
+
+	mu      sync.Mutex
+	pub     *zmq.Socket // used under mu
+	buffer  []kept      // oldest first; guarded by mu
+	next    uint64      // number of the next batch; guarded by mu
+	ended   atomic.Bool
+	replays sync.WaitGroup
+}
+
+// kept is one batch in the replay buffer.
+type kept struct {
+	seq     uint64
+	payload []byte
+}
+
+// PublisherConfig says where and how a publisher publishes.
+type PublisherConfig struct {
+	Layout *wire.Layout
+	Topic  string
+	Rank   int
+	Pub    string // rank 0's event endpoint; rank r is at port + r, port 0 takes any
+	Replay string // rank 0's replay endpoint, as Pub; "": none
+	Buffer int    // batches that can be asked for again
+}
+
+// NewPublisher binds the sockets.
+//
+// Errors: an endpoint that is none or cannot be bound, named.
+func NewPublisher(c PublisherConfig) (*Publisher, error) {
+	p := &Publisher{layout: c.Layout, topic: c.Topic, rank: c.Rank, steps: c.Buffer}
+	var err error
+	if p.pub, p.Live, err = bind(zmq.PUB, c.Pub, c.Rank, sendLimit); err != nil {
+		return nil, fmt.Errorf("--pub: %w", err)
+	}
+	if c.Replay == "" {
+		return p, nil
+	}
+	// A whole buffer must fit, lest a slow reader miss a part of it.
+	router, at, err := bind(zmq.ROUTER, c.Replay, c.Rank, 2*(c.Buffer+1))
+	if err != nil {
+		_ = p.pub.Close()
+		return nil, fmt.Errorf("--replay: %w", err)
+	}
+	p.Replay = at
+	p.replays.Go(func() { p.serve(router) })
+	return p, nil
+}
+
+// Close ends the sockets.
+func (p *Publisher) Close() {
+	if p.ended.Swap(true) {
+		return
+	}
+	p.replays.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.pub.Close()
+}
+
+// Publish sends events, not none, as one batch and returns its number.
+func (p *Publisher) Publish(events []kv.Event) (uint64, error) {
+	b := kv.Batch{Timestamp: float64(time.Now().UnixNano()) / 1e9, Rank: p.rank, HasRank: true, Events: events}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended.Load() {
+		return 0, errors.New("the publisher is closed")
+	}
+	payload := wire.AppendBatch(nil, &b, p.layout)
+	seq := p.next
+	p.next++
+	p.buffer = append(p.buffer, kept{seq, payload})
+	if extra := len(p.buffer) - p.steps; extra > 0 {
+		p.buffer = append(p.buffer[:0:0], p.buffer[extra:]...)
+	}
+	_, err := p.pub.SendMessage(wire.MakeMessage(p.topic, seq, payload))
+	return seq, err
+}
+
+// Published returns the number of the last batch, and whether there is one.
+func (p *Publisher) Published() (uint64, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.next - 1, p.next > 0
+}
+
+// Forget begins another life on the same sockets, as a restarted engine does:
+// numbers from 0 and nothing to ask for again.
+func (p *Publisher) Forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.buffer, p.next = nil, 0
+}
+
+// serve answers replay requests until the publisher is closed.
+func (p *Publisher) serve(router *zmq.Socket) {
+	defer func() { _ = router.Close() }()
+	for !p.ended.Load() {
+		frames, err := router.RecvMessageBytes(0)
+		if err != nil || len(frames) < 1 {
+			continue // nothing asked within a glance
+		}
+		start, err := wire.ParseReplayRequest(frames[1:])
+		if err != nil {
+			continue // an engine answers nothing
+		}
+		p.answer(router, frames[0], start)
+	}
+}
+
+// answer sends what the buffer has from start on. A client that went away costs
+// nothing.
+func (p *Publisher) answer(router *zmq.Socket, client []byte, start uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range p.buffer {
+		if b.seq >= start {
+			_, _ = router.SendMessage(client, wire.MakeReplay(p.layout.Replay, p.topic, b.seq, b.payload))
+		}
+	}
+	_, _ = router.SendMessage(client, wire.MakeReplayEnd(p.layout.Replay))
+}
+
+// bind opens one socket at endpoint's port + rank and returns where it is.
+func bind(kind zmq.Type, endpoint string, rank, sndhwm int) (*zmq.Socket, string, error) {
+	at, err := Endpoint(endpoint, rank)
+	if err != nil {
+		return nil, "", err
+	}
+	s, err := zmq.NewSocket(kind)
+	if err != nil {
+		return nil, "", err
+	}
+	err = errors.Join(s.SetLinger(0), s.SetMaxmsgsize(maxRequest), s.SetSndhwm(sndhwm), s.SetRcvtimeo(glance))
+	if err == nil {
+		err = s.Bind(at)
+	}
+	if err != nil {
+		_ = s.Close()
+		return nil, "", fmt.Errorf("%s: %w", at, err)
+	}
+	if bound, err := s.GetLastEndpoint(); err == nil && bound != "" && !strings.Contains(at, "*") {
+		at = bound
+	}
+	return s, at, nil
+}
+
+// Endpoint returns rank 0's endpoint with its port moved by rank, as engines do.
+// Port 0 stays: the system chooses for each rank.
+//
+// Errors: what is no tcp://host:port, or ipc://path for a rank but 0.
+func Endpoint(endpoint string, rank int) (string, error) {
+	rest, ok := strings.CutPrefix(endpoint, "tcp://")
+	if !ok {
+		if strings.HasPrefix(endpoint, "ipc://") && rank == 0 {
+			return endpoint, nil
+		}
+		return "", fmt.Errorf("%q must be tcp://host:port (ipc://path for one rank)", endpoint)
+	}
+	host, port, err := net.SplitHostPort(rest)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	if err != nil || perr != nil || host == "" {
+		return "", fmt.Errorf("%q must be tcp://host:port", endpoint)
+	}
+	if n == 0 {
+		return endpoint, nil
+	}
+	if n += uint64(rank); n > 65535 {
+		return "", fmt.Errorf("%q: rank %d would be port %d, past 65535", endpoint, rank, n)
+	}
+	return "tcp://" + net.JoinHostPort(host, strconv.FormatUint(n, 10)), nil
+}
