@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command mockworker stands in for an engine: it plays a recording of one over
-// real ZMQ sockets.
+// real ZMQ sockets, or is a small live one.
 package main
 
 import (

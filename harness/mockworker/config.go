@@ -9,7 +9,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
+	"kindex/harness/mockworker/engine"
 	"kindex/harness/record"
 	"kindex/relay/wire"
 )
@@ -44,21 +47,30 @@ func (c *Config) Validate() error {
 	case c.Buffer < 0 || c.Buffer > maxBuffer:
 		return fmt.Errorf("--buffer %d: must be 0 to %d", c.Buffer, maxBuffer)
 	}
-	if _, err := rankEndpoint(c.Pub, 0); err != nil {
+	if _, err := engine.Endpoint(c.Pub, 0); err != nil {
 		return fmt.Errorf("--pub: %w", err)
 	}
 	if c.Replay != "" {
-		if _, err := rankEndpoint(c.Replay, 0); err != nil {
+		if _, err := engine.Endpoint(c.Replay, 0); err != nil {
 			return fmt.Errorf("--replay: %w", err)
 		}
 	}
 	return nil
 }
 
+// namesEngine tells whether an argument asks for a live engine.
+func namesEngine(arg string) bool {
+	name, _, _ := strings.Cut(strings.TrimPrefix(arg, "-"), "=")
+	return name == "-engine" || name == "engine" && strings.HasPrefix(arg, "-")
+}
+
 // Main runs the program with args, its name left out, and returns the exit code:
 // 0 after a clean end, 1 when it cannot go on, 2 for bad usage or an unreadable
 // recording. It ends when ctx does.
 func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if slices.ContainsFunc(args, namesEngine) {
+		return engine.Main(ctx, args, stdout, stderr)
+	}
 	var c Config
 	fs := flag.NewFlagSet("mockworker", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -74,7 +86,9 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	err := fs.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		_, _ = fmt.Fprint(stdout, "mockworker plays an engine's recording over real ZMQ sockets.\n\nusage: mockworker --recording FILE [--pub ENDPOINT] [--replay ENDPOINT] [flags]\n\n")
+		_, _ = fmt.Fprint(stdout, "mockworker plays an engine's recording over real ZMQ sockets, or, with --engine, is a small live engine.\n\n"+
+			"usage: mockworker --recording FILE [--pub ENDPOINT] [--replay ENDPOINT] [flags]\n"+
+			"       mockworker --engine vllm|sglang [flags]   (mockworker --engine vllm --help tells them)\n\n")
 		fs.SetOutput(stdout)
 		fs.PrintDefaults()
 		return 0

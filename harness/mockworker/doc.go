@@ -2,7 +2,8 @@
 
 // Package mockworker stands in for an engine: it plays a recording of one over
 // real ZMQ sockets, a PUB and a replay ROUTER for each rank, as that engine's
-// release frames its messages.
+// release frames its messages. Told to be an engine instead, it is a small live
+// one: package engine, below.
 //
 // # Time
 //

@@ -8,13 +8,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"time"
 
 	zmq "github.com/pebbe/zmq4"
 
+	"kindex/harness/mockworker/engine"
 	"kindex/relay/wire"
 )
 
@@ -80,7 +80,7 @@ func open(pub, replay string, ranks []int, how wire.ReplayFrames, steps int) (*s
 
 // bind opens one socket at endpoint's port + rank and returns where it is.
 func (s *sockets) bind(kind zmq.Type, endpoint string, rank, sndhwm int) (*zmq.Socket, string, error) {
-	at, err := rankEndpoint(endpoint, rank)
+	at, err := engine.Endpoint(endpoint, rank)
 	if err != nil {
 		return nil, "", err
 	}
@@ -103,29 +103,6 @@ func (s *sockets) bind(kind zmq.Type, endpoint string, rank, sndhwm int) (*zmq.S
 		at = bound
 	}
 	return sock, at, nil
-}
-
-// rankEndpoint returns endpoint with its port moved by rank, as engines do.
-func rankEndpoint(endpoint string, rank int) (string, error) {
-	rest, ok := strings.CutPrefix(endpoint, "tcp://")
-	if !ok {
-		if strings.HasPrefix(endpoint, "ipc://") && rank == 0 {
-			return endpoint, nil
-		}
-		return "", fmt.Errorf("%q must be tcp://host:port (ipc://path for one rank)", endpoint)
-	}
-	host, port, err := net.SplitHostPort(rest)
-	n, perr := strconv.ParseUint(port, 10, 16)
-	if err != nil || perr != nil || host == "" {
-		return "", fmt.Errorf("%q must be tcp://host:port", endpoint)
-	}
-	if n == 0 {
-		return endpoint, nil
-	}
-	if n += uint64(rank); n > 65535 {
-		return "", fmt.Errorf("%q: rank %d would be port %d, past 65535", endpoint, rank, n)
-	}
-	return "tcp://" + net.JoinHostPort(host, strconv.FormatUint(n, 10)), nil
 }
 
 func (s *sockets) close() {

@@ -19,13 +19,13 @@ type Cache struct {
 	hash   chain
 	unique bool // SGLang: a block that is cached already gets no second copy
 	pool   *pool
-	told   map[digest]*record // what was told of each cached block
+	told   map[digest]*entry // what was told of each cached block
 	events []kv.Event
 	wants  int // blocks that running sequences may yet take
 }
 
-// record is what a cached block is, beyond its name.
-type record struct {
+// entry is what a cached block is, beyond its name.
+type entry struct {
 	engine  kv.EngineHash
 	parent  *kv.EngineHash // nil: the block begins a chain
 	content kv.ContentHash
@@ -34,7 +34,7 @@ type record struct {
 
 // newCache returns an empty cache of n blocks of size tokens.
 func newCache(n, size int, hash chain, unique bool) *Cache {
-	return &Cache{size: size, hash: hash, unique: unique, pool: newPool(n), told: make(map[digest]*record)}
+	return &Cache{size: size, hash: hash, unique: unique, pool: newPool(n), told: make(map[digest]*entry)}
 }
 
 // sequence is a request's share of the cache.
@@ -76,9 +76,6 @@ func (c *Cache) held(tokens []uint32, salt string) int {
 // usable returns how many of n leading cached blocks an engine uses for a prompt:
 // its last token is always computed, and with it the block it lies in.
 func (c *Cache) usable(held int, tokens int) int { return min(held, max(tokens-1, 0)/c.size) }
-
-// fits tells whether a sequence of n tokens can ever run.
-func (c *Cache) fits(n int) bool { return (n+c.size-1)/c.size <= len(c.pool.blocks) }
 
 // admit begins a sequence: what is cached of its prompt is used, blocks for the
 // rest are taken, and its whole blocks are cached. It reports false, and changes
@@ -138,8 +135,8 @@ func (c *Cache) cover(s *sequence, n int) {
 // to lose its name.
 func (c *Cache) end(s *sequence) {
 	c.wants -= s.wants
-	for i := len(s.blocks) - 1; i >= 0; i-- {
-		c.pool.release(s.blocks[i])
+	for _, i := range slices.Backward(s.blocks) {
+		c.pool.release(i)
 	}
 	s.blocks, s.wants = nil, 0
 }
@@ -173,7 +170,7 @@ func (c *Cache) stored(s *sequence, first, past int) {
 	seed := kv.ContentSeed("", s.salt)
 	for i := first; i < past; i++ {
 		d := s.names[i]
-		r := &record{engine: c.hash.fold(d), parent: parent, tokens: e.Tokens[(i-first)*c.size : (i-first+1)*c.size]}
+		r := &entry{engine: c.hash.fold(d), parent: parent, tokens: e.Tokens[(i-first)*c.size : (i-first+1)*c.size]}
 		r.content = kv.HashBlock(seed, r.tokens, nil)
 		if c.told[d] == nil {
 			c.told[d] = r

@@ -145,10 +145,12 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// chain returns the engine's block hashes.
-func (c *Config) chain() chain {
+// cache returns an empty cache of the engine. SGLang's begins with a clear.
+func (c *Config) cache() *Cache {
 	if c.Engine == SGLang {
-		return sglangChain{}
+		out := newCache(c.Blocks, c.BlockSize, sglangChain{}, true)
+		out.reset()
+		return out
 	}
-	return newVLLMChain(c.HashSeed)
+	return newCache(c.Blocks, c.BlockSize, newVLLMChain(c.HashSeed), false)
 }

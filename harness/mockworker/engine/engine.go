@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"kindex/relay/wire"
@@ -20,6 +21,7 @@ type Engine struct {
 	cfg     Config
 	ranks   []*rank
 	started time.Time
+	named   atomic.Uint64 // requests that came without an id
 	cancel  context.CancelFunc
 	loops   sync.WaitGroup
 	closing sync.Once

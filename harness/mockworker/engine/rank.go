@@ -40,6 +40,7 @@ var (
 	errEnded    = errors.New("the engine is shutting down")
 	errTaken    = errors.New("a request of this id is running")
 	errNoTokens = errors.New("the prompt has no tokens")
+	errNoAnswer = errors.New("nothing is to be generated")
 )
 
 // rank runs one data-parallel rank: a loop of passes. A pass lets waiting
@@ -54,12 +55,11 @@ type rank struct {
 	wake   chan struct{}
 
 	mu       sync.Mutex
-	cache    *Cache // guarded by mu
-	waiting  []*job // guarded by mu
-	running  []*job // guarded by mu
-	ended    bool   // guarded by mu
-	counts   counts // guarded by mu
-	started  time.Time
+	cache    *Cache    // guarded by mu; another one after a restart
+	waiting  []*job    // guarded by mu
+	running  []*job    // guarded by mu
+	ended    bool      // guarded by mu
+	counts   counts    // guarded by mu
 	reported time.Time // of the throughput; guarded by mu
 }
 
@@ -83,7 +83,7 @@ type job struct {
 func newRank(number int, c *Config, pub *Publisher) *rank {
 	return &rank{
 		number: number, cfg: c, pub: pub, wake: make(chan struct{}, 1),
-		cache: newCache(c.Blocks, c.BlockSize, c.chain(), c.Engine == SGLang), started: time.Now(), reported: time.Now(),
+		cache: c.cache(), reported: time.Now(),
 	}
 }
 
@@ -91,10 +91,12 @@ func newRank(number int, c *Config, pub *Publisher) *rank {
 // closed after the last.
 func (r *rank) submit(q Request) (*job, error) {
 	limit := len(q.Tokens) + q.MaxTokens
-	if len(q.Tokens) == 0 {
+	switch {
+	case len(q.Tokens) == 0:
 		return nil, errNoTokens
-	}
-	if limit > r.cfg.ContextLength || !r.cache.fits(limit) {
+	case q.MaxTokens < 1:
+		return nil, errNoAnswer
+	case limit > r.cfg.ContextLength || limit > r.cfg.Blocks*r.cfg.BlockSize:
 		return nil, fmt.Errorf("%w: %d tokens and %d to generate, the context is %d and the cache %d", errTooLong,
 			len(q.Tokens), q.MaxTokens, r.cfg.ContextLength, r.cfg.Blocks*r.cfg.BlockSize)
 	}
@@ -114,11 +116,16 @@ func (r *rank) submit(q Request) (*job, error) {
 		}
 	}
 	r.waiting = append(r.waiting, j)
+	r.nudge()
+	return j, nil
+}
+
+// nudge wakes run.
+func (r *rank) nudge() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
-	return j, nil
 }
 
 // abort ends a request, waiting or running, and reports whether there was one.
@@ -129,7 +136,7 @@ func (r *rank) abort(id string) bool {
 		for i, j := range *list {
 			if j.ID == id {
 				*list = slices.Delete(*list, i, i+1)
-				r.finish(j, Output{Generated: j.generated(), Cached: j.cached * r.cfg.BlockSize, Finish: "abort"})
+				r.finish(j, Output{Generated: j.generated(), Cached: j.cached * r.cfg.BlockSize, Finish: aborted})
 				return true
 			}
 		}
@@ -144,13 +151,14 @@ func (r *rank) finish(j *job, o Output) {
 	close(j.out)
 }
 
-func (j *job) generated() int { return len(j.sequence.tokens) - len(j.Tokens) }
+func (j *job) generated() int { return len(j.tokens) - len(j.Tokens) }
 
 // run makes passes until ctx ends.
 func (r *rank) run(ctx context.Context) {
 	defer r.stop()
 	for {
 		if !r.pass() {
+			r.idle()
 			select {
 			case <-r.wake:
 				continue
@@ -178,7 +186,7 @@ func (r *rank) stop() {
 	defer r.mu.Unlock()
 	r.ended = true
 	for _, j := range slices.Concat(r.running, r.waiting) {
-		r.finish(j, Output{Generated: j.generated(), Finish: "abort"})
+		r.finish(j, Output{Generated: j.generated(), Finish: aborted})
 	}
 	r.running, r.waiting = nil, nil
 }
@@ -189,7 +197,7 @@ func (r *rank) pass() bool {
 	defer r.mu.Unlock()
 	for _, j := range r.running {
 		// What was drawn in the pass before is computed in this one.
-		r.cache.cover(&j.sequence, len(j.sequence.tokens))
+		r.cache.cover(&j.sequence, len(j.tokens))
 	}
 	for len(r.waiting) > 0 && len(r.running) < r.cfg.MaxRunning {
 		j := r.waiting[0]
@@ -225,16 +233,27 @@ func (r *rank) draw(j *job) Output {
 	j.state = mix(j.state)
 	token := firstWord + uint32(j.state%uint64(r.cfg.Vocabulary-firstWord))
 	j.state ^= uint64(token)
-	j.sequence.tokens = append(j.sequence.tokens, token)
+	j.tokens = append(j.tokens, token)
 	r.counts.generated++
 	o := Output{Token: token, Generated: j.generated(), Cached: j.cached * r.cfg.BlockSize}
 	switch {
 	case slices.Contains(j.Stops, token):
-		o.Finish = "stop"
+		o.Finish = stopped
 	case o.Generated == j.MaxTokens:
-		o.Finish = "length"
+		o.Finish = filled
 	}
 	return o
+}
+
+// idle publishes what no pass will: SGLang's loop does that when it has nothing to
+// do, vLLM's never.
+func (r *rank) idle() {
+	if r.cfg.Engine != SGLang {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.publish()
 }
 
 // publish sends the cache's events, if there are any. The caller holds mu, so that
@@ -245,8 +264,19 @@ func (r *rank) publish() {
 	}
 }
 
-// firstWord is the first token that may be drawn: those before it are special.
-const firstWord = 3
+// The tokens that are no words, and the first that is one.
+const (
+	bosWord   = 1
+	eosWord   = 2
+	firstWord = 3
+)
+
+// Why an answer ended.
+const (
+	stopped = "stop"
+	filled  = "length"
+	aborted = "abort"
+)
 
 // mix is splitmix64.
 func mix(x uint64) uint64 {
@@ -301,6 +331,7 @@ func (r *rank) reuse(tokens []uint32, salt string) Reuse {
 func (r *rank) reset() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	defer r.nudge()
 	return r.cache.reset()
 }
 
@@ -310,11 +341,12 @@ func (r *rank) restart() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, j := range slices.Concat(r.running, r.waiting) {
-		r.finish(j, Output{Generated: j.generated(), Finish: "abort"})
+		r.finish(j, Output{Generated: j.generated(), Finish: aborted})
 	}
 	r.running, r.waiting = nil, nil
-	r.cache = newCache(r.cfg.Blocks, r.cfg.BlockSize, r.cfg.chain(), r.cfg.Engine == SGLang)
+	r.cache = r.cfg.cache()
 	r.pub.Forget()
+	r.nudge()
 }
 
 // Load is what one rank does now.

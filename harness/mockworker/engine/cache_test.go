@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"kindex/harness/record"
+	"kindex/internal/kv"
+	"kindex/internal/longtest"
+	"kindex/relay/wire"
+)
+
+const fixtures = "../../testdata/fixtures/given/"
+
+// told is what one event says, comparable.
+type told struct {
+	Kind      kv.Kind
+	Hashes    []kv.EngineHash
+	Parent    kv.EngineHash
+	HasParent bool
+	Tokens    []uint32
+	BlockSize int
+	Medium    string
+	Extra     [][]kv.ExtraKey
+	Group     int
+	Spec      string
+}
+
+func tellOf(e *kv.Event) told {
+	t := told{
+		Kind: e.Kind, Hashes: slices.Clone(e.Hashes), Parent: e.Parent, HasParent: e.HasParent, Tokens: slices.Clone(e.Tokens),
+		BlockSize: e.BlockSize, Medium: e.Medium, Group: e.Group, Spec: e.SpecName,
+	}
+	for _, keys := range e.Extra {
+		t.Extra = append(t.Extra, slices.Clone(keys))
+	}
+	return t
+}
+
+// TestRecordedEngine puts a real engine's requests to the cache, one at a time as
+// they were recorded, with the answers that it gave: what was found cached must be
+// its number, and the events its events, in its order. It ends where a recording
+// does what the cache does not: requests side by side, adapters.
+func TestRecordedEngine(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		atLeast int // requests compared
+	}{
+		{"vllm032_algo_sha256_cbor_seed0_int", 10},
+		{"vllm032_algo_sha256_cbor_seed42_int", 10},
+		{"vllm032_algo_sha256_cbor_seedunset_int", 10},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f, err := record.Read(fixtures + test.name + ".jsonl.gz")
+			if err != nil {
+				t.Fatal(err)
+			}
+			compareRecorded(t, f, test.atLeast)
+		})
+	}
+}
+
+// compareRecorded goes through a recording as far as the cache can follow.
+func compareRecorded(t *testing.T, f *record.File, atLeast int) {
+	t.Helper()
+	root, err := hex.DecodeString(f.Header.NoneHash)
+	if err != nil || len(root) != len(digest{}) {
+		t.Fatalf("none_hash %q", f.Header.NoneHash)
+	}
+	const poolSize = 256 - 1 // the engine keeps one block for itself
+	c := newCache(poolSize, f.Header.MainBlockSize(), &vllmChain{digest(root)}, false)
+	var got, want []told
+	var dec wire.Decoder
+	requests := 0
+	var open *record.Req
+lines:
+	for i := range f.Lines {
+		l := &f.Lines[i]
+		switch {
+		case l.Req != nil:
+			if open != nil || l.Req.LoRA != nil || len(l.Req.MM) > 0 || len(l.Req.Extra) > 0 {
+				break lines
+			}
+			open = l.Req
+		case l.Resp != nil:
+			s := &sequence{tokens: slices.Clone(open.Prompt), salt: open.Salt, limit: len(open.Prompt) + len(l.Resp.Output)}
+			if !c.admit(s) {
+				t.Fatalf("request %s does not fit", open.ID)
+			}
+			if l.Resp.Cached != nil && s.cached*c.size != *l.Resp.Cached {
+				t.Errorf("request %s: %d tokens cached, the engine says %d", open.ID, s.cached*c.size, *l.Resp.Cached)
+			}
+			for _, token := range l.Resp.Output {
+				c.cover(s, len(s.tokens))
+				s.tokens = append(s.tokens, token)
+			}
+			c.end(s)
+			for _, e := range c.take() {
+				got = append(got, tellOf(&e))
+			}
+			requests++
+			open = nil
+		case l.Msg != nil:
+			var b kv.Batch
+			_, payload, _, err := wire.ParseMessage(l.Msg.Frames)
+			if err == nil {
+				err = dec.Decode(payload, &b)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range b.Events {
+				want = append(want, tellOf(&b.Events[i]))
+			}
+		}
+	}
+	if requests < atLeast {
+		t.Errorf("%d requests compared, want %d", requests, atLeast)
+	}
+	n := min(len(got), len(want))
+	if len(want) < len(got) {
+		t.Errorf("%d events, the engine published %d", len(got), len(want))
+	}
+	if diff := cmp.Diff(want[:n], got[:n]); diff != "" {
+		t.Errorf("events (-engine +ours):\n%s", diff)
+	}
+	t.Logf("%d requests, %d events", requests, n)
+}
+
+// mirror is what a reader of the events knows: copies by hash.
+type mirror map[kv.EngineHash]int
+
+func (m mirror) apply(t *testing.T, events []kv.Event) {
+	t.Helper()
+	for i := range events {
+		e := &events[i]
+		switch e.Kind {
+		case kv.KindStored:
+			if len(e.Tokens) != e.BlockSize*len(e.Hashes) {
+				t.Fatalf("%d tokens in %d blocks of %d", len(e.Tokens), len(e.Hashes), e.BlockSize)
+			}
+			for _, h := range e.Hashes {
+				m[h]++
+			}
+		case kv.KindRemoved:
+			for _, h := range e.Hashes {
+				if m[h]--; m[h] < 0 {
+					t.Fatalf("block %d was removed more often than stored", h)
+				}
+				if m[h] == 0 {
+					delete(m, h)
+				}
+			}
+		case kv.KindCleared:
+			clear(m)
+		}
+	}
+}
+
+// equal holds the mirror against the truth.
+func (m mirror) equal(t *testing.T, blocks []Block, what string) {
+	t.Helper()
+	want := mirror{}
+	for _, b := range blocks {
+		want[b.Engine] = b.Copies
+	}
+	if diff := cmp.Diff(want, m); diff != "" {
+		t.Fatalf("%s (-truth +events):\n%.2000s", what, diff)
+	}
+}
+
+// TestEventsTellAll runs random sequences side by side in a small pool, both
+// engines' rules: after each step the events must have told exactly the content,
+// counts of copies included, no block may be lost, and what a prompt is said to
+// reuse is what it then reuses.
+func TestEventsTellAll(t *testing.T) {
+	for _, engine := range []string{VLLM, SGLang} {
+		for seed := range uint64(4) {
+			t.Run(fmt.Sprintf("%s/%d", engine, seed), func(t *testing.T) {
+				cfg := Config{Engine: engine, Blocks: 40, BlockSize: 4}
+				cfg.setDefaults()
+				c := cfg.cache()
+				m := mirror{}
+				rng := rand.New(rand.NewPCG(seed, 7))
+				var running []*sequence
+				var evicted, copies, refused int
+				for step := range longtest.N(800, 8_000) {
+					switch k := rng.IntN(10); {
+					case k < 4:
+						prompt := tokensOf(rng, 1+rng.IntN(40))
+						s := &sequence{tokens: prompt, limit: len(prompt) + 1 + rng.IntN(20)}
+						want := c.usable(c.held(prompt, ""), len(prompt))
+						if !c.admit(s) {
+							refused++
+							break
+						}
+						if s.cached != want {
+							t.Fatalf("step %d: %d blocks reused, %d were foretold", step, s.cached, want)
+						}
+						running = append(running, s)
+					case k < 8 && len(running) > 0:
+						s := running[rng.IntN(len(running))]
+						c.cover(s, len(s.tokens))
+						if len(s.tokens) < s.limit {
+							s.tokens = append(s.tokens, rng.Uint32N(3))
+						}
+					case k == 8 && len(running) > 0:
+						i := rng.IntN(len(running))
+						c.end(running[i])
+						running = slices.Delete(running, i, i+1)
+					case k == 9 && rng.IntN(50) == 0:
+						c.reset()
+					}
+					events := c.take()
+					for i := range events {
+						if events[i].Kind == kv.KindRemoved {
+							evicted++
+						}
+					}
+					m.apply(t, events)
+					content := c.content()
+					m.equal(t, content, fmt.Sprintf("step %d", step))
+					for _, b := range content {
+						if b.Copies > 1 {
+							copies++
+						}
+					}
+				}
+				for _, s := range running {
+					c.end(s)
+				}
+				if c.pool.free != cfg.Blocks || c.wants != 0 {
+					t.Errorf("at the end %d of %d blocks are free and %d are wanted", c.pool.free, cfg.Blocks, c.wants)
+				}
+				if evicted == 0 || refused == 0 || (copies > 0) != (engine == VLLM) {
+					t.Errorf("%d evicted, %d refused, %d copies: the run shows little", evicted, refused, copies)
+				}
+			})
+		}
+	}
+}
+
+// tokensOf draws few different tokens, so that prompts share prefixes.
+func tokensOf(rng *rand.Rand, n int) []uint32 {
+	out := make([]uint32, n)
+	for i := range out {
+		if i%4 == 0 {
+			out[i] = rng.Uint32N(2)
+		}
+	}
+	return out
+}

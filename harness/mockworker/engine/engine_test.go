@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	zmq "github.com/pebbe/zmq4"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"kindex/internal/kv"
+	"kindex/proto/peer/common"
+	"kindex/proto/peer/sglang"
+	"kindex/proto/peer/vllm"
+	"kindex/relay/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestUsage(t *testing.T) {
+	for _, test := range []struct {
+		args string
+		code int
+		want string // in the one line of standard error, or in standard output
+	}{
+		{"--engine vllm --help", 0, "usage: mockworker --engine"},
+		{"--engine trtllm", 2, `--engine "trtllm": must be vllm or sglang`},
+		{"--engine vllm --block 0", 2, "--block 0: must be at least 1"},
+		{"--engine vllm --blocks -3", 2, "--blocks -3: must be 1 to"},
+		{"--engine vllm --ranks 65", 2, "--ranks 65: must be 1 to 64"},
+		{"--engine vllm --vocabulary 3", 2, "--vocabulary 3"},
+		{"--engine vllm --pass -1s", 2, "--pass -1s"},
+		{"--engine vllm --version 0.1", 2, "--version: vllm 0.1: the oldest known release is"},
+		{"--engine vllm --pub http://a", 2, `--pub: "http://a" must be tcp://host:port`},
+		{"--engine vllm --replay tcp://a:65535 --ranks 2", 2, "--replay:"},
+		{"--engine vllm --grpc nonsense", 2, `--grpc "nonsense": must be host:port`},
+		{"--engine vllm --pub tcp://127.0.0.1:0 --grpc 192.0.2.1:1", 1, "--grpc: listen tcp 192.0.2.1:1"},
+		{"--engine vllm --pub tcp://192.0.2.1:1", 1, "--pub: tcp://192.0.2.1:1"},
+		{"--engine vllm --pub tcp://127.0.0.1:0 --admin 192.0.2.1:1", 1, "--admin: listen tcp"},
+		{"--engine vllm extra", 2, `unexpected argument "extra"`},
+		{"--engine vllm --colour red", 2, "-colour"},
+	} {
+		var out, errs bytes.Buffer
+		code := Main(t.Context(), strings.Fields(test.args), &out, &errs)
+		text := errs.String()
+		if test.code == 0 {
+			text = out.String()
+		} else if strings.Count(text, "\n") != 1 {
+			t.Errorf("%s: %d lines, want one: %s", test.args, strings.Count(text, "\n"), text)
+		}
+		if code != test.code || !strings.Contains(text, test.want) {
+			t.Errorf("%s: exit %d and %q, want %d and %q", test.args, code, text, test.code, test.want)
+		}
+	}
+}
+
+// started is an engine run by Main on free ports.
+type started struct {
+	Ready
+	conn *grpc.ClientConn
+}
+
+func start(t *testing.T, args string) *started {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	outR, outW := io.Pipe()
+	code := make(chan int, 1)
+	args += " --pub tcp://127.0.0.1:0 --replay tcp://127.0.0.1:0 --grpc 127.0.0.1:0 --admin 127.0.0.1:0"
+	var errs bytes.Buffer
+	go func() {
+		code <- Main(ctx, strings.Fields(args), outW, &errs)
+		_ = outW.Close()
+	}()
+	s := &started{}
+	if err := json.NewDecoder(outR).Decode(&s.Ready); err != nil {
+		stop()
+		t.Fatalf("%v: %s", err, &errs)
+	}
+	conn, err := grpc.NewClient(s.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.conn = conn
+	t.Cleanup(func() {
+		_ = conn.Close()
+		http.DefaultClient.CloseIdleConnections()
+		stop()
+		if got := <-code; got != 0 {
+			t.Errorf("exit %d, want 0: %s", got, &errs)
+		}
+	})
+	return s
+}
+
+// post puts body to the admin and decodes its answer.
+func (s *started) post(t *testing.T, path string, body, into any) int {
+	t.Helper()
+	b, err := json.Marshal(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Post("http://"+s.Admin+path, "application/json", bytes.NewReader(b))
+	return decoded(t, path, resp, err, into)
+}
+
+func (s *started) get(t *testing.T, path string, into any) {
+	t.Helper()
+	resp, err := http.Get("http://" + s.Admin + path)
+	if code := decoded(t, path, resp, err, into); code != http.StatusOK {
+		t.Fatalf("%s: %d", path, code)
+	}
+}
+
+func decoded(t *testing.T, path string, resp *http.Response, err error, into any) int {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if into != nil {
+		if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+	}
+	return resp.StatusCode
+}
+
+// generate asks for an answer and returns its tokens and its end.
+func generate(ctx context.Context, c vllm.VllmEngineClient, q *vllm.GenerateRequest) (tokens []uint32, end *vllm.GenerateComplete, err error) {
+	stream, err := c.Generate(ctx, q)
+	if err != nil {
+		return nil, nil, err
+	}
+	for {
+		r, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return tokens, end, nil
+		case err != nil:
+			return tokens, end, err
+		case end != nil:
+			return tokens, end, errors.New("an answer goes on after its end")
+		}
+		tokens = append(tokens, r.GetChunk().GetTokenIds()...)
+		end = r.GetComplete()
+	}
+}
+
+func request(id string, prompt []uint32, most uint32) *vllm.GenerateRequest {
+	return &vllm.GenerateRequest{
+		RequestId: id, Stream: true, Input: &vllm.GenerateRequest_Tokenized{Tokenized: &vllm.TokenizedInput{InputIds: prompt}},
+		SamplingParams: &vllm.SamplingParams{MaxTokens: &most},
+	}
+}
+
+// replayed asks a rank for its whole history.
+func replayed(t *testing.T, endpoint string) (events []kv.Event, last uint64) {
+	t.Helper()
+	s, err := zmq.NewSocket(zmq.DEALER)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, err := range []error{s.SetLinger(0), s.SetRcvtimeo(10 * time.Second), s.Connect(endpoint)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.SendMessage(wire.MakeReplayRequest(0)); err != nil {
+		t.Fatal(err)
+	}
+	var dec wire.Decoder
+	for want := uint64(0); ; want++ {
+		frames, err := s.RecvMessageBytes(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		payload, seq, end, err := wire.ParseReplay(frames)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if end {
+			return events, last
+		}
+		var b kv.Batch
+		if err := dec.Decode(payload, &b); err != nil || seq != want {
+			t.Fatalf("batch %d, want %d: %v", seq, want, err)
+		}
+		for i := range b.Events {
+			e := b.Events[i]
+			e.Hashes, e.Tokens = slices.Clone(e.Hashes), slices.Clone(e.Tokens)
+			events = append(events, e)
+		}
+		last = seq
+	}
+}
+
+// TestVLLM puts concurrent requests to two ranks: answers are whole, what each
+// rank published is what its cache holds, and a repeated prompt finds what the
+// truth foretells.
+func TestVLLM(t *testing.T) {
+	s := start(t, "--engine vllm --version 0.32.0 --ranks 2 --blocks 300 --block 4 --seed 5 --topic kv")
+	c := vllm.NewVllmEngineClient(s.conn)
+	info, err := c.GetServerInfo(t.Context(), &vllm.GetServerInfoRequest{})
+	if err != nil || info.GetDataParallelSize() != 2 || info.GetBlockSize() != 4 {
+		t.Fatalf("server info: %v: %v", info, err)
+	}
+	if model, err := c.GetModelInfo(t.Context(), &vllm.GetModelInfoRequest{}); err != nil || model.GetServedModelName() != "mock" || !model.GetIsGeneration() {
+		t.Fatalf("model info: %v: %v", model, err)
+	}
+	if h, err := c.HealthCheck(t.Context(), &vllm.HealthCheckRequest{}); err != nil || !h.GetHealthy() {
+		t.Fatalf("health: %v: %v", h, err)
+	}
+
+	rng := rand.New(rand.NewPCG(1, 2))
+	var prompts [][]uint32
+	for range 60 {
+		prompts = append(prompts, tokensOf(rng, 1+rng.IntN(200)))
+	}
+	var all sync.WaitGroup
+	for i, prompt := range prompts {
+		all.Go(func() {
+			q := request(fmt.Sprint(i), prompt, 1+uint32(i)%20)
+			q.Stream = i%3 != 0
+			tokens, end, err := generate(t.Context(), c, q)
+			switch {
+			case err != nil:
+				t.Errorf("request %d: %v", i, err)
+			case end.GetFinishReason() != "length" || end.GetPromptTokens() != uint32(len(prompt)) || int(end.GetCompletionTokens()) != 1+i%20:
+				t.Errorf("request %d ended with %v", i, end)
+			case q.Stream && !slices.Equal(tokens, end.GetOutputIds()):
+				t.Errorf("request %d: streamed %v, answered %v", i, tokens, end.GetOutputIds())
+			case !q.Stream && tokens != nil:
+				t.Errorf("request %d: %v streamed, nobody asked for that", i, tokens)
+			}
+		})
+	}
+	all.Wait()
+
+	for i, prompt := range prompts[:20] {
+		var reuse []Reuse
+		s.post(t, "/reuse", map[string]any{"token_ids": prompt}, &reuse)
+		rank := int32(i % 2)
+		q := request("again", prompt, 1)
+		q.DataParallelRank = &rank
+		_, end, err := generate(t.Context(), c, q)
+		if err != nil || int(end.GetCachedTokens()) != 4*reuse[rank].Used {
+			t.Errorf("prompt %d again: %d tokens cached, %d blocks were foretold: %v", i, end.GetCachedTokens(), reuse[rank].Used, err)
+		}
+	}
+	s.holdTruth(t, 2)
+	loads, err := c.GetLoads(t.Context(), &vllm.GetLoadsRequest{})
+	if err != nil || len(loads.GetLoads()) != 2 || loads.GetLoads()[1].GetDpRank() != 1 || loads.GetLoads()[0].GetMaxTotalNumTokens() != 1200 {
+		t.Errorf("loads %v: %v", loads, err)
+	}
+}
+
+// holdTruth holds each rank's replayed history against its truth.
+func (s *started) holdTruth(t *testing.T, ranks int) {
+	t.Helper()
+	var truth []Truth
+	s.get(t, "/truth", &truth)
+	if len(truth) != ranks {
+		t.Fatalf("the truth of %d ranks, want %d", len(truth), ranks)
+	}
+	for r := range truth {
+		events, last := replayed(t, s.Replay[r])
+		m := mirror{}
+		m.apply(t, events)
+		m.equal(t, truth[r].Blocks, fmt.Sprintf("rank %d", r))
+		if truth[r].Sequence == nil || *truth[r].Sequence != last || len(truth[r].Blocks) == 0 {
+			t.Errorf("rank %d: batch %v published, %d replayed last, %d blocks", r, truth[r].Sequence, last, len(truth[r].Blocks))
+		}
+	}
+}
+
+// TestRefusals asks for what cannot be.
+func TestRefusals(t *testing.T) {
+	s := start(t, "--engine vllm --blocks 10 --block 4 --context 100")
+	c := vllm.NewVllmEngineClient(s.conn)
+	far := int32(3)
+	other := request("rank", []uint32{1, 2}, 1)
+	other.DataParallelRank = &far
+	for name, q := range map[string]*vllm.GenerateRequest{
+		"no tokens": request("a", nil, 4), "too long for the cache": request("b", make([]uint32, 39), 4),
+		"too long for the context": request("c", make([]uint32, 99), 2), "nothing to generate": request("d", []uint32{1}, 0), "a rank too many": other,
+		"text": {RequestId: "t", Input: &vllm.GenerateRequest_Text{Text: "hello"}},
+	} {
+		if _, _, err := generate(t.Context(), c, q); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v, want InvalidArgument", name, err)
+		}
+	}
+	stream, err := c.SubscribeKvEvents(t.Context(), &common.SubscribeKvEventsRequest{})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.Unimplemented {
+		t.Errorf("events: %v, want Unimplemented", err)
+	}
+	for path, body := range map[string]any{
+		"/reuse": map[string]any{"tokens": 1}, "/generate": map[string]any{"token_ids": []int{}}, "/generate#2": map[string]any{"max_tokens": -1},
+	} {
+		path, _, _ := strings.Cut(path, "#")
+		var said map[string]string
+		if code := s.post(t, path, body, &said); code != http.StatusBadRequest || said["message"] == "" {
+			t.Errorf("%s %v: %d %v, want 400 and a reason", path, body, code, said)
+		}
+	}
+}
+
+// TestAbort ends requests that run and that wait: by the call, and by the
+// client's leaving. Nothing stays behind.
+func TestAbort(t *testing.T) {
+	s := start(t, "--engine vllm --block 4 --blocks 100 --pass 5ms --max-running 1")
+	c := vllm.NewVllmEngineClient(s.conn)
+	ends := make(chan *vllm.GenerateComplete, 2)
+	var asked sync.WaitGroup
+	for _, id := range []string{"first", "second"} {
+		asked.Go(func() {
+			_, end, err := generate(t.Context(), c, request(id, []uint32{1, 2, 3, 4, 5}, 350))
+			if err != nil {
+				t.Errorf("%s: %v", id, err)
+			}
+			ends <- end
+		})
+		s.await(t, func(l *Load) bool { return l.Running+l.Waiting > 0 && (id == "first" || l.Waiting == 1) })
+	}
+	if _, _, err := generate(t.Context(), c, request("first", []uint32{1}, 1)); status.Code(err) != codes.AlreadyExists {
+		t.Errorf("an id that runs: %v, want AlreadyExists", err)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	asked.Go(func() {
+		if _, _, err := generate(ctx, c, request("third", []uint32{1}, 300)); status.Code(err) != codes.Canceled {
+			t.Errorf("a client that left: %v, want Canceled", err)
+		}
+	})
+	s.await(t, func(l *Load) bool { return l.Waiting == 2 && l.WaitingUncached > 0 })
+	if code := s.post(t, "/reset", nil, nil); code != http.StatusConflict {
+		t.Errorf("reset while something runs: %d, want 409", code)
+	}
+	leave()
+	s.await(t, func(l *Load) bool { return l.Waiting == 1 })
+	if _, err := c.Abort(t.Context(), &vllm.AbortRequest{RequestIds: []string{"second", "first", "nobody"}}); err != nil {
+		t.Fatal(err)
+	}
+	asked.Wait()
+	for range 2 {
+		if end := <-ends; end.GetFinishReason() != "abort" || int(end.GetCompletionTokens()) != len(end.GetOutputIds()) {
+			t.Errorf("ended with %v, want abort", end)
+		}
+	}
+	s.await(t, func(l *Load) bool { return l.Running == 0 && l.Waiting == 0 && l.UsedTokens == 0 })
+}
+
+// await polls the only rank's load.
+func (s *started) await(t *testing.T, ok func(*Load) bool) {
+	t.Helper()
+	var loads []Load
+	for range 1_000 {
+		s.get(t, "/loads", &loads)
+		if ok(&loads[0]) {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Fatalf("never: %+v", loads)
+}
+
+// TestLives resets and restarts: a reset is told with the next pass only, a
+// restart counts from 0 again.
+func TestLives(t *testing.T) {
+	s := start(t, "--engine vllm --block 4 --blocks 100")
+	prompt := map[string]any{"token_ids": []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9}, "max_tokens": 2}
+	var first, second Answer
+	s.post(t, "/generate", prompt, &first)
+	s.post(t, "/generate", prompt, &second)
+	if first.Cached != 0 || second.Cached != 8 || !slices.Equal(first.Tokens, second.Tokens) || len(first.Tokens) != 2 {
+		t.Errorf("answers %+v and %+v: want 0, then 8 tokens cached, and the same tokens", first, second)
+	}
+	if code := s.post(t, "/reset", nil, nil); code != http.StatusOK {
+		t.Fatalf("reset: %d", code)
+	}
+	var truth []Truth
+	s.get(t, "/truth", &truth)
+	if truth[0].Pending != 1 || len(truth[0].Blocks) != 0 {
+		t.Errorf("after a reset: %+v, want nothing held and one event to come", truth[0])
+	}
+	s.post(t, "/generate", prompt, &second)
+	if second.Cached != 0 {
+		t.Errorf("after a reset %d tokens cached", second.Cached)
+	}
+	s.holdTruth(t, 1)
+	if events, last := replayed(t, s.Replay[0]); events[len(events)-2].Kind != kv.KindCleared || last != 1 {
+		t.Errorf("the last batch is number %d, its events %+v: want 1, a clear and a store", last, events)
+	}
+	s.post(t, "/restart", nil, nil)
+	s.get(t, "/truth", &truth)
+	if truth[0].Sequence != nil || len(truth[0].Blocks) != 0 {
+		t.Errorf("after a restart: %+v, want nothing", truth[0])
+	}
+	s.post(t, "/generate", prompt, &second)
+	if _, last := replayed(t, s.Replay[0]); second.Cached != 0 || last != 0 {
+		t.Errorf("after a restart %d tokens cached, batch %d, want 0 and 0", second.Cached, last)
+	}
+}
+
+// TestSGLang talks SGLang's contract and reads its events.
+func TestSGLang(t *testing.T) {
+	s := start(t, "--engine sglang --block 4 --blocks 100")
+	c := sglang.NewSglangSchedulerClient(s.conn)
+	ask := func(prompt []uint32) *sglang.GenerateComplete {
+		t.Helper()
+		most := uint32(3)
+		stream, err := c.Generate(t.Context(), &sglang.GenerateRequest{
+			RequestId: "r", Stream: true, Tokenized: &sglang.TokenizedInput{InputIds: prompt}, SamplingParams: &sglang.SamplingParams{MaxNewTokens: &most},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var end *sglang.GenerateComplete
+		for {
+			r, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				return end
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			end = r.GetComplete()
+		}
+	}
+	prompt := []uint32{1, 2, 3, 4, 5, 6, 7, 8}
+	if end := ask(prompt); end.GetCachedTokens() != 0 || end.GetCompletionTokens() != 3 {
+		t.Errorf("first: %v", end)
+	}
+	if end := ask(prompt); end.GetCachedTokens() != 4 {
+		t.Errorf("again: %v, want 4 tokens cached: the last block is computed anew", end)
+	}
+	s.holdTruth(t, 1)
+	events, _ := replayed(t, s.Replay[0])
+	if events[0].Kind != kv.KindCleared || events[1].Form != kv.FormSigned && events[1].Hashes[0]>>63 == 1 {
+		t.Errorf("events %+v: want a clear first", events)
+	}
+	info, err := c.GetServerInfo(t.Context(), &sglang.GetServerInfoRequest{})
+	if err != nil || info.GetMaxTotalNumTokens() != 400 {
+		t.Errorf("server info %v: %v", info, err)
+	}
+	if loads, err := c.GetLoads(t.Context(), &sglang.GetLoadsRequest{}); err != nil || len(loads.GetLoads()) != 1 {
+		t.Errorf("loads %v: %v", loads, err)
+	}
+	if model, err := c.GetModelInfo(t.Context(), &sglang.GetModelInfoRequest{}); err != nil || model.GetVocabSize() != 2048 {
+		t.Errorf("model %v: %v", model, err)
+	}
+	if r, err := c.Abort(t.Context(), &sglang.AbortRequest{RequestId: "nobody"}); err != nil || r.GetSuccess() {
+		t.Errorf("abort of nobody: %v: %v", r, err)
+	}
+	if r, err := c.FlushCache(t.Context(), &common.FlushCacheRequest{}); err != nil || !r.GetSuccess() {
+		t.Errorf("flush: %v: %v", r, err)
+	}
+	// SGLang tells a clear as soon as it is idle.
+	for range 1_000 {
+		if events, _ = replayed(t, s.Replay[0]); events[len(events)-1].Kind == kv.KindCleared {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Error("the clear was never published")
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+)
+
+// Ready is what a started engine says on standard output, in one line of JSON.
+type Ready struct {
+	K         string   `json:"k"` // ready
+	Engine    string   `json:"engine"`
+	Version   string   `json:"version"`
+	BlockSize int      `json:"block_size"` // tokens
+	Pub       []string `json:"pub"`        // endpoint by rank
+	Replay    []string `json:"replay"`     // the same; empty: none
+	GRPC      string   `json:"grpc,omitempty"`
+	Admin     string   `json:"admin,omitempty"`
+}
+
+// Main runs an engine with args, its name left out, until ctx ends, and returns
+// the exit code: 0 after a clean end, 1 when it cannot go on, 2 for bad usage.
+func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var c Config
+	fs := flag.NewFlagSet("mockworker --engine", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.Usage = func() {}
+	fs.StringVar(&c.Engine, "engine", "", "which engine to be: vllm or sglang")
+	fs.StringVar(&c.Version, "version", "", "release whose batches and replays it writes (default the newest known)")
+	fs.StringVar(&c.Pub, "pub", "tcp://127.0.0.1:5557", "event endpoint of rank 0; rank r is at port + r; port 0 takes a free one")
+	fs.StringVar(&c.Replay, "replay", "", "replay endpoint of rank 0, as --pub (default none)")
+	fs.StringVar(&c.Topic, "topic", "", "topic of the events (default empty)")
+	fs.IntVar(&c.Buffer, "buffer", 10_000, "batches a replay can go back")
+	fs.StringVar(&c.GRPC, "grpc", "", "host:port of the engine's gRPC contract (default none)")
+	fs.StringVar(&c.Admin, "admin", "", "host:port of the truth over HTTP: /truth, /loads, /reuse, /generate, /reset, /restart (default none)")
+	fs.IntVar(&c.Ranks, "ranks", 1, "data-parallel ranks")
+	fs.IntVar(&c.BlockSize, "block", 16, "tokens of a block")
+	fs.IntVar(&c.Blocks, "blocks", 4_096, "physical blocks of a rank")
+	fs.IntVar(&c.MaxRunning, "max-running", 256, "requests that a rank computes at once")
+	fs.IntVar(&c.ContextLength, "context", 32_768, "tokens of a prompt and its answer")
+	fs.IntVar(&c.Vocabulary, "vocabulary", 2_048, "tokens that an answer is drawn from")
+	fs.IntVar(&c.MaxTokens, "max-tokens", 16, "tokens to generate where a request names no number")
+	fs.StringVar(&c.Model, "model", "mock", "served name")
+	fs.StringVar(&c.ModelPath, "model-path", "", "folder of the model's tokenizer and config, as told to gateways (default the name)")
+	fs.DurationVar(&c.PassTime, "pass", 0, "time of each pass, which generates one token for each request that runs")
+	fs.Uint64Var(&c.Seed, "seed", 0, "seed of the answers' tokens")
+	fs.StringVar(&c.HashSeed, "hash-seed", "", "what roots vLLM's block hashes, as PYTHONHASHSEED does (default vLLM's own)")
+	err := fs.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		_, _ = fmt.Fprint(stdout, "mockworker --engine is a small live engine: it answers gRPC requests, caches prefixes, and publishes their events over real ZMQ sockets.\n\nusage: mockworker --engine vllm|sglang [flags]\n\n")
+		fs.SetOutput(stdout)
+		fs.PrintDefaults()
+		return 0
+	case err == nil && fs.NArg() > 0:
+		err = fmt.Errorf("unexpected argument %q: everything is a flag", fs.Arg(0))
+	case err == nil:
+		err = c.check(fs)
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(stderr, "mockworker: %v\n", err)
+		return 2
+	}
+	if err := serve(ctx, c, stdout); err != nil {
+		_, _ = fmt.Fprintf(stderr, "mockworker: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// check validates c. A zero that was written out is no default: it is refused.
+func (c *Config) check(fs *flag.FlagSet) error {
+	var zero error
+	fs.Visit(func(f *flag.Flag) {
+		if f.Value.String() == "0" && f.Name != "pass" && f.Name != "seed" && f.Name != "hash-seed" && zero == nil {
+			zero = fmt.Errorf("--%s 0: must be at least 1", f.Name)
+		}
+	})
+	if zero != nil {
+		return zero
+	}
+	d := *c
+	d.setDefaults()
+	return d.Validate()
+}
+
+// serve opens an engine and its fronts, says so, and waits for ctx's end.
+func serve(ctx context.Context, c Config, stdout io.Writer) error {
+	e, err := New(c)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	ready := Ready{K: "ready", Engine: e.cfg.Engine, Version: e.cfg.Version, BlockSize: e.cfg.BlockSize}
+	for _, p := range e.Publishers() {
+		ready.Pub = append(ready.Pub, p.Live)
+		if p.Replay != "" {
+			ready.Replay = append(ready.Replay, p.Replay)
+		}
+	}
+	if c.GRPC != "" {
+		f, err := OpenFront(e, c.GRPC)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		ready.GRPC = f.Addr
+	}
+	if c.Admin != "" {
+		a, err := OpenAdmin(e, c.Admin)
+		if err != nil {
+			return err
+		}
+		defer a.Close()
+		ready.Admin = a.Addr
+	}
+	if err := json.NewEncoder(stdout).Encode(ready); err != nil {
+		return fmt.Errorf("standard output: %w", err)
+	}
+	<-ctx.Done()
+	return nil
+}
