@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"kindex/internal/kv"
+	"kindex/relay/feed"
 	"kindex/shard"
 )
 
@@ -69,14 +70,14 @@ func TestSteadyAllocs(t *testing.T) {
 			}
 			f := NewFeed(StreamConfig{Model: testModel, BlockSize: testBlock}, w, h)
 			if kind == "no index" {
-				f.idx = NewWriter(nullIndex{})
+				f.sink.idx = NewWriter(nullIndex{})
 			}
 			f.Connected(epochTime)
-			b := &Burst{Feed: f, Received: epochTime}
-			msgs := make([]Message, 1)
+			b := &feed.Burst{Feed: f.Feed, Received: epochTime}
+			msgs := make([]feed.Message, 1)
 			seq := uint64(0)
 			next := func() {
-				msgs[0] = Message{Seq: seq, Payload: ps[seq]}
+				msgs[0] = feed.Message{Seq: seq, Payload: ps[seq]}
 				b.Messages = msgs
 				if err := worker.Do(b); err != nil {
 					t.Fatal(err)
@@ -91,7 +92,7 @@ func TestSteadyAllocs(t *testing.T) {
 				t.Errorf("%v allocations a batch, want 0", got)
 			}
 			after := f.Status()
-			if after.State != StateActive || after.Batches != uint64(keep+warm+runs+1) {
+			if after.State != feed.StateActive || after.Batches != uint64(keep+warm+runs+1) {
 				t.Errorf("%v after %d batches: %s", after.State, after.Batches, after.LastError)
 			}
 			if kind == "chain" && (before.Memberships != keep*4*30 || after.Memberships != before.Memberships) {

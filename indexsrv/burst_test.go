@@ -13,6 +13,7 @@ import (
 
 	"kindex/internal/kv"
 	"kindex/lanes"
+	"kindex/relay/feed"
 	"kindex/shard"
 )
 
@@ -40,8 +41,8 @@ func newTwin(t *testing.T, cfg StreamConfig, bound uint64) *twin {
 
 // messages makes what a publisher with every fault might send: gaps, repetitions,
 // undecodable payloads, restarts, orphans, other block sizes, clears.
-func messages(r *rand.Rand, n int) []Message {
-	var all []Message
+func messages(r *rand.Rand, n int) []feed.Message {
+	var all []feed.Message
 	seq := uint64(0)
 	for range n {
 		var evs []kv.Event
@@ -60,7 +61,7 @@ func messages(r *rand.Rand, n int) []Message {
 				evs = append(evs, storeOf(uint64(r.IntN(3))*b, b+1, b+2))
 			}
 		}
-		m := Message{Seq: seq, Payload: payload(evs...)}
+		m := feed.Message{Seq: seq, Payload: payload(evs...)}
 		switch r.IntN(40) {
 		case 0:
 			m.Payload = m.Payload[:len(m.Payload)/2]
@@ -104,8 +105,8 @@ func TestBurstEqualsMessages(t *testing.T) {
 				one.Connected(now)
 				many.Connected(now)
 				told := messages(r, 200)
-				b := &Burst{Feed: many.Feed}
-				hand := func(request uint64, msgs []Message) {
+				b := &feed.Burst{Feed: many.Feed.Feed}
+				hand := func(request uint64, msgs []feed.Message) {
 					b.Replay, b.Received, b.Messages = request, now, msgs
 					if err := worker.Do(b); err != nil {
 						t.Fatal(err)
@@ -140,7 +141,7 @@ func TestBurstEqualsMessages(t *testing.T) {
 }
 
 // take takes one message as a burst of it would.
-func (f *twin) take(request uint64, m Message, now time.Time) {
+func (f *twin) take(request uint64, m feed.Message, now time.Time) {
 	switch {
 	case m.Bad:
 		f.BadMessage()
@@ -152,15 +153,15 @@ func (f *twin) take(request uint64, m Message, now time.Time) {
 }
 
 // answerOf is what a replay of what was told might say.
-func answerOf(r *rand.Rand, told []Message, start uint64) []Message {
-	last := map[uint64]Message{}
+func answerOf(r *rand.Rand, told []feed.Message, start uint64) []feed.Message {
+	last := map[uint64]feed.Message{}
 	most := uint64(0)
 	for _, m := range told {
 		if !m.Bad {
 			last[m.Seq], most = m, max(most, m.Seq)
 		}
 	}
-	var out []Message
+	var out []feed.Message
 	for seq := start; seq <= most; seq++ {
 		if m, ok := last[seq]; ok && r.IntN(20) > 0 {
 			out = append(out, m)
@@ -187,21 +188,21 @@ func TestBurstTells(t *testing.T) {
 	f := newFeedTest(t, true, nil).connect()
 	id := f.asked(0)
 	var applied, inShard int
-	b := &Burst{
-		Feed: f.Feed, Received: time.Now(),
+	b := &feed.Burst{
+		Feed: f.Feed.Feed, Received: time.Now(),
 		Applied: func(d time.Duration) {
 			if applied++; d <= 0 {
 				t.Errorf("message %d took %v", applied, d)
 			}
 		},
-		Shard: func(d time.Duration) {
+		Committed: func(d time.Duration) {
 			if inShard++; d < 0 {
 				t.Errorf("message %d took %v in the shard", inShard, d)
 			}
 		},
 	}
 	b.Replay = id
-	b.Messages = []Message{{Seq: 0, Payload: payload(storeOf(0, 1))}, {Seq: 1, Payload: payload(storeOf(1, 2))}}
+	b.Messages = []feed.Message{{Seq: 0, Payload: payload(storeOf(0, 1))}, {Seq: 1, Payload: payload(storeOf(1, 2))}}
 	if err := f.worker.Do(b); err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +212,7 @@ func TestBurstTells(t *testing.T) {
 	}
 	// One applied, one held behind a gap, one that is no message.
 	b.Replay = 0
-	b.Messages = []Message{{Seq: 2, Payload: payload(storeOf(2, 3))}, {Seq: 4, Payload: payload(storeOf(3, 4))}, {Bad: true}}
+	b.Messages = []feed.Message{{Seq: 2, Payload: payload(storeOf(2, 3))}, {Seq: 4, Payload: payload(storeOf(3, 4))}, {Bad: true}}
 	if err := f.worker.Do(b); err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +239,7 @@ func TestBurstPanics(t *testing.T) {
 	}
 	f := NewFeed(StreamConfig{Model: testModel, BlockSize: testBlock}, w, h)
 	f.Connected(epochTime)
-	b := &Burst{Feed: f, Messages: []Message{{Seq: 0, Payload: payload(storeOf(0, 1))}}}
+	b := &feed.Burst{Feed: f.Feed, Messages: []feed.Message{{Seq: 0, Payload: payload(storeOf(0, 1))}}}
 	var pe *lanes.PanicError
 	if err := worker.Do(b); !errors.As(err, &pe) || pe.Value != "planted" {
 		t.Errorf("got %v, want the planted panic", err)

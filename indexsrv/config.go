@@ -13,6 +13,7 @@ import (
 	"kindex/internal/logsink"
 	"kindex/internal/settings"
 	"kindex/numa"
+	"kindex/relay/feed"
 	"kindex/shard"
 )
 
@@ -101,8 +102,8 @@ func DefaultConfig() Config {
 	}
 }
 
-func (c *Config) feedLimits() FeedLimits {
-	return FeedLimits{
+func (c *Config) feedLimits() feed.Limits {
+	return feed.Limits{
 		HeldBatches:   c.MaxHeldBatches,
 		HeldBytes:     int(c.MaxHeldBytes),
 		ReplayTries:   c.ReplayTries,

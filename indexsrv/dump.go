@@ -33,14 +33,6 @@ type snapshot struct {
 	holes  []kv.EngineHash
 }
 
-// between calls fn between two batches of s: what the index holds of s then is
-// what its status says.
-func (s *stream) between(fn func(StreamStatus)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	fn(s.feed.Status())
-}
-
 // snapshot copies r's content. Its stream waits meanwhile, and other streams'
 // batches do while the index is walked; encoding happens after.
 //

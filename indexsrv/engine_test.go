@@ -16,6 +16,7 @@ import (
 	zmq "github.com/pebbe/zmq4"
 
 	"kindex/internal/kv"
+	"kindex/relay/feed"
 	"kindex/relay/wire"
 	"kindex/shard"
 )
@@ -45,7 +46,7 @@ type engineThread struct {
 	ctx         *zmq.Context
 	pub, router *zmq.Socket
 	seq         uint64
-	buffer      []Message
+	buffer      []feed.Message
 }
 
 // startEngine begins one life of a publisher. ports, when not nil, are those of
@@ -193,7 +194,7 @@ func (e *engine) send(live bool, p []byte) {
 		if live {
 			_, _ = th.pub.SendMessage(wire.MakeMessage("kv", th.seq, p))
 		}
-		th.buffer = append(th.buffer, Message{Seq: th.seq, Payload: p})
+		th.buffer = append(th.buffer, feed.Message{Seq: th.seq, Payload: p})
 		if len(th.buffer) > e.keep {
 			th.buffer = th.buffer[1:]
 		}
@@ -220,7 +221,7 @@ func (e *engine) kill() {
 // streamTest is one running stream over ZMQ into an index.
 type streamTest struct {
 	testing.TB
-	src *zmqSource
+	src *feed.ZMQ
 	w   *Writer
 	h   shard.Holder
 	s   *stream
@@ -228,14 +229,14 @@ type streamTest struct {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-func newSource(t testing.TB, opts zmqOptions) *zmqSource {
+func newSource(t testing.TB, opts feed.ZMQOptions) *feed.ZMQ {
 	t.Helper()
-	src, err := newZMQSource(opts)
+	src, err := feed.NewZMQ(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := src.close(); err != nil {
+		if err := src.Close(); err != nil {
 			t.Errorf("closing the source: %v", err)
 		}
 	})
@@ -244,17 +245,19 @@ func newSource(t testing.TB, opts zmqOptions) *zmqSource {
 
 func subscribe(t testing.TB, cfg StreamConfig) *streamTest {
 	t.Helper()
-	return subscribeTo(t, newSource(t, zmqOptions{ReplayIdle: time.Second}), newIndex(t), cfg)
+	return subscribeTo(t, newSource(t, feed.ZMQOptions{ReplayIdle: time.Second}), newIndex(t), cfg)
 }
 
-func subscribeTo(t testing.TB, src *zmqSource, w *Writer, cfg StreamConfig) *streamTest {
+func subscribeTo(t testing.TB, src *feed.ZMQ, w *Writer, cfg StreamConfig) *streamTest {
 	t.Helper()
 	h, err := w.AddHolder(testModel)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg.Model = testModel
-	orElse(&cfg.BlockSize, testBlock)
+	if cfg.BlockSize == 0 {
+		cfg.BlockSize = testBlock
+	}
 	s, err := startStream(src, cfg, w, h, streamHooks{}, quiet)
 	if err != nil {
 		t.Fatal(err)
@@ -299,7 +302,7 @@ func (s *streamTest) subscribed() {
 	time.Sleep(100 * time.Millisecond)
 }
 
-func (s *streamTest) state(want State) StreamStatus {
+func (s *streamTest) state(want feed.State) StreamStatus {
 	s.Helper()
 	return s.eventually(want.String(), func(st StreamStatus) bool { return st.State == want })
 }
@@ -308,7 +311,7 @@ func (s *streamTest) state(want State) StreamStatus {
 func (s *streamTest) at(epoch, seq uint64) StreamStatus {
 	s.Helper()
 	return s.eventually(fmt.Sprintf("active at %d of epoch %d", seq, epoch), func(st StreamStatus) bool {
-		return st.State == StateActive && st.HasSeq && st.LastSeq == seq && st.Epoch == epoch
+		return st.State == feed.StateActive && st.HasSeq && st.LastSeq == seq && st.Epoch == epoch
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/relay/feed"
 )
 
 // simLife is one life of a simulated publisher: what it published, and the true
@@ -37,6 +38,7 @@ type sim struct {
 	downs   int      // lost connections that the feed was not told of yet
 	wire    []func() // live messages and connection events on their way, in order
 	keep    int      // batches in the replay buffer
+	held    int      // batches that may wait
 	answer  []func() // what is on its way of the answer to a request
 	calm    bool     // nothing is lost any more
 	actives int      // checks made while active
@@ -140,7 +142,7 @@ func (s *sim) restart() {
 }
 
 // ask begins the answer to a request, as the publisher is now.
-func (s *sim) ask(req ReplayRequest) {
+func (s *sim) ask(req feed.ReplayRequest) {
 	s.answer = nil
 	id := req.ID
 	if s.downs > 0 {
@@ -196,10 +198,10 @@ func (s *sim) poll() time.Time {
 func (s *sim) check() {
 	st := s.Status()
 	held := heldBy(s, s.w, s.h)
-	if int(st.HeldBatches) > s.limits.HeldBatches {
-		s.Fatalf("%d batches held, at most %d may be", st.HeldBatches, s.limits.HeldBatches)
+	if int(st.HeldBatches) > s.held {
+		s.Fatalf("%d batches held, at most %d may be", st.HeldBatches, s.held)
 	}
-	if st.State != StateActive {
+	if st.State != feed.StateActive {
 		return
 	}
 	if !st.HasSeq {
@@ -242,10 +244,10 @@ func (s *sim) drainNetwork() {
 
 func runSim(t *testing.T, seed uint64, replay bool) *sim {
 	rng := rand.New(rand.NewPCG(seed, 1))
-	s := &sim{rng: rng, replay: replay, stamps: map[float64][2]int{}, keep: []int{5, 30, 10_000}[rng.IntN(3)]}
+	s := &sim{rng: rng, replay: replay, held: 16_384, stamps: map[float64][2]int{}, keep: []int{5, 30, 10_000}[rng.IntN(3)]}
 	s.feedTest = newFeedTest(t, replay, func(c *StreamConfig) {
 		if rng.IntN(3) == 0 {
-			c.Limits.HeldBatches = 5
+			c.Limits.HeldBatches, s.held = 5, 5
 		}
 	})
 	s.lives = []*simLife{{broken: map[uint64]bool{}, now: map[uint64]bool{}}}
@@ -281,7 +283,7 @@ func runSim(t *testing.T, seed uint64, replay bool) *sim {
 // history), the publisher restarts once.
 func (s *sim) settle() {
 	s.calm = true
-	if !s.replay || len(s.life().broken) > 0 || s.keep < 10_000 || s.limits.HeldBatches < 1_000 {
+	if !s.replay || len(s.life().broken) > 0 || s.keep < 10_000 || s.held < 1_000 {
 		s.keep = 10_000
 		s.drainNetwork()
 		s.restart()
@@ -302,7 +304,7 @@ func (s *sim) settle() {
 	s.drainNetwork()
 	l := s.life()
 	st := s.Status()
-	if st.State != StateActive || !st.HasSeq || st.LastSeq != uint64(len(l.payloads)-1) {
+	if st.State != feed.StateActive || !st.HasSeq || st.LastSeq != uint64(len(l.payloads)-1) {
 		s.Fatalf("calm, but not active at %d: %s", len(l.payloads)-1, statusLine(st))
 	}
 	if at := s.stamps[st.EngineTime]; at[0] != len(s.lives)-1 {
@@ -325,24 +327,25 @@ func TestFeedModel(t *testing.T) {
 		}
 		first, runs = n, 1
 	}
-	total := counts{}
+	var total feed.Status
 	actives := 0
 	for seed := first; seed < first+runs; seed++ {
 		for _, replay := range []bool{true, false} {
 			t.Run(fmt.Sprintf("seed=%d/replay=%v", seed, replay), func(t *testing.T) {
 				s := runSim(t, seed, replay)
-				total.batches += s.counts.batches
-				total.gaps += s.counts.gaps
-				total.recovered += s.counts.recovered
-				total.lost += s.counts.lost
-				total.restarts += s.counts.restarts
-				total.duplicates += s.counts.duplicates
+				st := s.Status()
+				total.Batches += st.Batches
+				total.Gaps += st.Gaps
+				total.Recovered += st.Recovered
+				total.Lost += st.Lost
+				total.Restarts += st.Restarts
+				total.Duplicates += st.Duplicates
 				actives += s.actives
 			})
 		}
 	}
 	t.Logf("%d lives' ends: %d batches, %d gaps, %d recovered, %d lost, %d duplicates, checked exact %d times",
-		total.restarts, total.batches, total.gaps, total.recovered, total.lost, total.duplicates, actives)
+		total.Restarts, total.Batches, total.Gaps, total.Recovered, total.Lost, total.Duplicates, actives)
 }
 
 func (s *sim) tracef(format string, args ...any) {

@@ -5,6 +5,8 @@ package indexsrv
 import (
 	"errors"
 	"testing"
+
+	"kindex/relay/feed"
 )
 
 // A number that was passed, with other bytes, is another life: everything of the
@@ -23,7 +25,7 @@ func TestRestart(t *testing.T) {
 		life(f)
 		f.live(0, storeOf(0, 500))
 		f.want(500)
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 		if st := f.Status(); st.Restarts != 1 || st.Epoch != 2 || st.LastSeq != 0 || st.Lost != 0 {
 			t.Errorf("got %s; want 1 restart, epoch 2, at 0", statusLine(st))
 		}
@@ -42,7 +44,7 @@ func TestRestart(t *testing.T) {
 		life(f)
 		f.live(3, storeOf(0, 500))
 		f.want(500)
-		f.wantState(StateDegraded)
+		f.wantState(feed.StateDegraded)
 		if st := f.Status(); st.Restarts != 1 || st.Lost != 3 {
 			t.Errorf("got %s; want 1 restart, 3 lost", statusLine(st))
 		}
@@ -56,13 +58,13 @@ func TestRestart(t *testing.T) {
 		f.want()
 		f.answer(f.asked(0), 0, payload(storeOf(0, 499)), p)
 		f.want(499, 500)
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 	})
 	t.Run("older than the history", func(t *testing.T) {
 		f := newFeedTest(t, false, nil).connect()
 		p := payload(storeOf(0, 1))
 		f.Live(0, p, f.now)
-		for seq := uint64(1); seq <= historyLen; seq++ {
+		for seq := uint64(1); seq <= feed.HistoryLen; seq++ {
 			f.live(seq)
 		}
 		f.Live(0, p, f.now) // its bytes are forgotten by now
@@ -74,7 +76,7 @@ func TestRestart(t *testing.T) {
 		f := newFeedTest(t, false, nil).connect()
 		life(f)
 		f.Live(0, []byte("garbage"), f.now)
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 		if st := f.Status(); st.Restarts != 0 || st.Dropped["malformed"] != 1 || st.LastSeq != 99 {
 			t.Errorf("got %s; want no restart, 1 malformed, at 99", statusLine(st))
 		}
@@ -89,7 +91,7 @@ func TestRestart(t *testing.T) {
 		if st := f.Status(); st.HeldBatches != 0 || st.Restarts != 1 {
 			t.Errorf("got %s; want nothing held, 1 restart", statusLine(st))
 		}
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 	})
 	t.Run("two batches of one number", func(t *testing.T) {
 		f := newFeedTest(t, true, nil).connect()
@@ -114,7 +116,7 @@ func TestReconnect(t *testing.T) {
 		f.Live(0, p[0], f.now)
 		f.Live(1, p[1], f.now)
 		f.Disconnected("the peer closed it", f.now)
-		f.wantState(StateDegraded)
+		f.wantState(feed.StateDegraded)
 		f.notAsked()
 		f.Connected(f.now)
 		return f, p
@@ -127,7 +129,7 @@ func TestReconnect(t *testing.T) {
 		f.ReplayBatch(id, 1, p[1], f.now)
 		f.want(1, 2, 3)
 		f.ReplayEnd(id, f.now)
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 		if st := f.Status(); st.Restarts != 0 || st.Gaps != 0 || st.Duplicates != 0 {
 			t.Errorf("got %s; want no restart, gap or duplicate", statusLine(st))
 		}
@@ -135,7 +137,7 @@ func TestReconnect(t *testing.T) {
 	t.Run("missed meanwhile", func(t *testing.T) {
 		f, p := begin(t)
 		f.answer(f.asked(1), 1, p[1:]...)
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 		f.want(1, 2, 3)
 	})
 	t.Run("another one, further", func(t *testing.T) {
@@ -149,7 +151,7 @@ func TestReconnect(t *testing.T) {
 		}
 		f.answer(f.asked(0), 0, q...)
 		f.want(501, 502, 503)
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 	})
 	t.Run("another one, younger and silent", func(t *testing.T) {
 		f, _ := begin(t)
@@ -157,7 +159,7 @@ func TestReconnect(t *testing.T) {
 		f.want()
 		f.answer(f.asked(0), 0, payload(storeOf(0, 501)))
 		f.want(501)
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 		if st := f.Status(); st.Restarts != 1 || st.Epoch != 2 || st.LastSeq != 0 {
 			t.Errorf("got %s; want 1 restart, epoch 2, at 0", statusLine(st))
 		}
@@ -170,7 +172,7 @@ func TestReconnect(t *testing.T) {
 		_, _, f.now = f.Next(f.now)
 		f.ReplayFailed(f.asked(1), errors.New("no answer for 5s"), f.now)
 		f.want(1, 2, 3)
-		f.wantState(StateDegraded)
+		f.wantState(feed.StateDegraded)
 		if f.Status().Repairing {
 			t.Error("given up: got repairing")
 		}
@@ -180,9 +182,9 @@ func TestReconnect(t *testing.T) {
 		f.live(0, storeOf(0, 1))
 		f.Disconnected("the peer closed it", f.now)
 		f.Connected(f.now)
-		f.wantState(StateDegraded)
+		f.wantState(feed.StateDegraded)
 		f.live(1, storeOf(0, 2))
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 		f.want(1, 2)
 	})
 }

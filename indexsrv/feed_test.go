@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/relay/feed"
 	"kindex/shard"
 )
 
@@ -19,7 +20,7 @@ func TestOrphansAttach(t *testing.T) {
 	if got := depth(f.w, f.h, 11, 12, 13, 14); got != 0 {
 		t.Errorf("before the parent: depth %d, want 0", got)
 	}
-	if st := f.Status(); st.Orphans != 2 || st.State != StateActive {
+	if st := f.Status(); st.Orphans != 2 || st.State != feed.StateActive {
 		t.Errorf("got %d orphans, state %v; want 2, active", st.Orphans, st.State)
 	}
 	f.live(1, storeOf(0, 11, 12))
@@ -45,14 +46,14 @@ func TestDroppedOrphanDegrades(t *testing.T) {
 	f := &feedTest{TB: t, Feed: NewFeed(StreamConfig{Model: testModel, BlockSize: testBlock}, w, h), w: w, h: h, now: epochTime}
 	f.connect()
 	f.live(0, storeOf(90, 1), storeOf(91, 2))
-	f.wantState(StateActive)
+	f.wantState(feed.StateActive)
 	f.live(1, storeOf(92, 3))
-	f.wantState(StateDegraded)
+	f.wantState(feed.StateDegraded)
 	if got := f.Status().Dropped["orphan_dropped"]; got != 1 {
 		t.Errorf("orphan_dropped: got %d, want 1", got)
 	}
 	f.live(2, clearAll())
-	f.wantState(StateActive)
+	f.wantState(feed.StateActive)
 }
 
 // Copies are counted: one removal for each announcement.
@@ -115,33 +116,33 @@ func TestRanksApart(t *testing.T) {
 func TestJoin(t *testing.T) {
 	t.Run("no replay", func(t *testing.T) {
 		f := newFeedTest(t, false, nil)
-		f.wantState(StatePending)
+		f.wantState(feed.StatePending)
 		f.connect()
-		f.wantState(StatePending) // the subscription is on its way
+		f.wantState(feed.StatePending) // the subscription is on its way
 		_, _, f.now = f.Next(f.now)
 		f.notAsked()
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 		f.live(5, storeOf(0, 1))
-		f.wantState(StateDegraded)
+		f.wantState(feed.StateDegraded)
 		if st := f.Status(); st.Lost != 5 || st.Gaps != 1 || st.LastSeq != 5 || st.Repairing {
 			t.Errorf("got %s; want 5 lost in 1 gap", statusLine(st))
 		}
 		f.want(1)
 		f.live(6, clearAll(), storeOf(0, 2))
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 		f.want(2)
 	})
 	t.Run("silent engine", func(t *testing.T) {
 		f := newFeedTest(t, true, nil)
 		f.notAsked()
-		f.connect().wantState(StateDegraded)
+		f.connect().wantState(feed.StateDegraded)
 		if !f.Status().Repairing {
 			t.Error("joining: got not repairing")
 		}
 		id := f.asked(0)
 		f.notAsked()
 		f.answer(id, 0, payload(storeOf(0, 1)), payload(storeOf(1, 2)))
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 		f.want(1, 2)
 		if st := f.Status(); st.Recovered != 2 || st.LastSeq != 1 || st.Epoch != 1 {
 			t.Errorf("got %s; want 2 recovered, at 1 of epoch 1", statusLine(st))
@@ -150,9 +151,9 @@ func TestJoin(t *testing.T) {
 	t.Run("fresh engine", func(t *testing.T) {
 		f := newFeedTest(t, true, nil).connect()
 		f.answer(f.asked(0), 0)
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 		f.live(0, storeOf(0, 1))
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 		f.want(1)
 	})
 	t.Run("live meanwhile", func(t *testing.T) {
@@ -162,7 +163,7 @@ func TestJoin(t *testing.T) {
 		f.Live(2, p[2], f.now)
 		f.want()
 		f.answer(id, 0, p...)
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 		f.want(2)
 		if st := f.Status(); st.Duplicates != 0 || st.HeldBatches != 0 {
 			t.Errorf("got %s; want no duplicates, nothing held", statusLine(st))
@@ -172,7 +173,7 @@ func TestJoin(t *testing.T) {
 		f := newFeedTest(t, true, nil).connect()
 		p := [][]byte{payload(storeOf(0, 1)), payload(storeOf(1, 2))}
 		f.answer(f.asked(0), 7, p...)
-		f.wantState(StateDegraded)
+		f.wantState(feed.StateDegraded)
 		f.want(1, 2)
 		if st := f.Status(); st.Lost != 7 || st.LastSeq != 8 || st.Repairing {
 			t.Errorf("got %s; want 7 lost, at 8", statusLine(st))
@@ -203,7 +204,7 @@ func TestGapFilledInOrder(t *testing.T) {
 	f.Live(0, p[0], f.now)
 	f.Live(3, p[3], f.now)
 	f.want(1)
-	f.wantState(StateDegraded)
+	f.wantState(feed.StateDegraded)
 	id := f.asked(0)
 	f.Live(4, p[4], f.now)
 	f.ReplayBatch(id, 0, p[0], f.now)
@@ -214,7 +215,7 @@ func TestGapFilledInOrder(t *testing.T) {
 	f.ReplayBatch(id, 3, p[3], f.now)
 	f.ReplayBatch(id, 4, p[4], f.now)
 	f.ReplayEnd(id, f.now)
-	f.wantState(StateActive)
+	f.wantState(feed.StateActive)
 	if st := f.Status(); st.Gaps != 1 || st.Recovered != 2 || st.Lost != 0 || st.Batches != 5 || st.Duplicates != 0 {
 		t.Errorf("got %s, %d batches; want 1 gap, 2 recovered, 0 lost, 5 batches, 0 duplicates", statusLine(st), st.Batches)
 	}
@@ -230,10 +231,10 @@ func TestHoleInAnswer(t *testing.T) {
 	f.ReplayBatch(id, 3, p[3], f.now)
 	f.ReplayEnd(id, f.now)
 	f.want(1, 2)
-	f.wantState(StateDegraded)
+	f.wantState(feed.StateDegraded)
 	f.answer(f.asked(1), 1, p[1:]...)
 	f.want(1, 2, 3, 4)
-	f.wantState(StateActive)
+	f.wantState(feed.StateActive)
 	if st := f.Status(); st.Lost != 0 || st.Recovered != 4 {
 		t.Errorf("got %s; want 4 recovered, 0 lost", statusLine(st))
 	}
@@ -255,11 +256,11 @@ func TestAnswerTwice(t *testing.T) {
 		}
 		f.ReplayEnd(id, f.now)
 		if name == "before hole" {
-			f.wantState(StateDegraded)
+			f.wantState(feed.StateDegraded)
 			f.answer(f.asked(0), 0, p...)
 		}
 		f.want(1, 2, 3, 4)
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 		if st := f.Status(); st.Recovered != 4 || st.Lost != 0 || st.Restarts != 0 || st.Duplicates != uint64(len(order)/2) {
 			t.Errorf("%s: got %s; want 4 recovered, none lost, no restart, %d duplicates", name, statusLine(st), len(order)/2)
 		}
@@ -288,13 +289,13 @@ func TestGapLost(t *testing.T) {
 	f.Live(3, p[3], f.now)
 	f.answer(f.asked(0), 3, p[3])
 	f.want(1, 4)
-	f.wantState(StateDegraded)
+	f.wantState(feed.StateDegraded)
 	if st := f.Status(); st.Lost != 2 || st.Gaps != 1 || st.Repairing || st.LastError == "" {
 		t.Errorf("got %s; want 2 lost in 1 gap, not repairing, and why", statusLine(st))
 	}
 	f.live(4, storeOf(0, 5))
 	f.want(1, 4, 5)
-	f.wantState(StateDegraded)
+	f.wantState(feed.StateDegraded)
 }
 
 // A replay socket that does not answer does not stop the stream for good, and
@@ -310,14 +311,14 @@ func TestDeafReplay(t *testing.T) {
 	_, _, f.now = f.Next(f.now)
 	f.ReplayFailed(f.asked(0), errors.New("no answer for 5s"), f.now)
 	f.want()
-	f.wantState(StateDegraded)
+	f.wantState(feed.StateDegraded)
 	if st := f.Status(); st.Lost != 1 || st.Repairing || !contains(st.LastError, "does not answer") {
 		t.Errorf("got %s; want 1 lost, not repairing, and why", statusLine(st))
 	}
 	f.notAsked()
 	_, _, wake := f.Next(f.now)
-	if got := wake.Sub(f.now); got != f.limits.ResyncDelay {
-		t.Fatalf("next try after %v, want %v", got, f.limits.ResyncDelay)
+	if got := wake.Sub(f.now); got != testLimits.ResyncDelay {
+		t.Fatalf("next try after %v, want %v", got, testLimits.ResyncDelay)
 	}
 	f.now = wake
 	id := f.asked(0)
@@ -325,7 +326,7 @@ func TestDeafReplay(t *testing.T) {
 	f.want()
 	f.answer(id, 0, p[:3]...)
 	f.want(2, 3)
-	f.wantState(StateActive)
+	f.wantState(feed.StateActive)
 	if st := f.Status(); st.Epoch != 1 || st.LastSeq != 3 || st.Restarts != 0 {
 		t.Errorf("got %s; want epoch 1, at 3, no restart", statusLine(st))
 	}
@@ -356,7 +357,7 @@ func TestHeldBounded(t *testing.T) {
 		id := f.asked(0)
 		f.live(12, storeOf(0, 13))
 		f.want(1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
-		f.wantState(StateDegraded)
+		f.wantState(feed.StateDegraded)
 		f.answer(id, 0, payload(storeOf(0, 1))) // too late, and ignored
 		if st := f.Status(); st.Lost != 1 || st.HeldBatches != 0 || st.HeldBytes != 0 {
 			t.Errorf("by bytes %v: got %s; want 1 lost, nothing held", byBytes, statusLine(st))
@@ -375,7 +376,7 @@ func TestDuplicates(t *testing.T) {
 		f.Live(uint64(seq), b, f.now)
 	}
 	f.want(2)
-	f.wantState(StateActive)
+	f.wantState(feed.StateActive)
 	if st := f.Status(); st.Duplicates != 3 || st.Restarts != 0 || st.LastSeq != 2 {
 		t.Errorf("got %s; want 3 duplicates, no restart, at 2", statusLine(st))
 	}
@@ -407,7 +408,7 @@ func TestUndecodable(t *testing.T) {
 		}
 		f.live(0, storeOf(0, 1))
 		f.Live(1, bad, f.now)
-		f.wantState(StateDegraded)
+		f.wantState(feed.StateDegraded)
 		return f
 	}
 	t.Run("replay has it", func(t *testing.T) {
@@ -426,7 +427,7 @@ func TestUndecodable(t *testing.T) {
 		f.Live(2, p, f.now)
 		f.answer(f.asked(0), 1, bad, p)
 		f.want(1, 3)
-		f.wantState(StateDegraded)
+		f.wantState(feed.StateDegraded)
 		if st := f.Status(); st.Gaps != 1 || st.Lost != 1 || st.Repairing {
 			t.Errorf("got %s; want 1 gap, 1 lost", statusLine(st))
 		}
@@ -435,7 +436,7 @@ func TestUndecodable(t *testing.T) {
 		f := begin(t, false)
 		f.live(2, storeOf(0, 3))
 		f.want(1, 3)
-		f.wantState(StateDegraded)
+		f.wantState(feed.StateDegraded)
 		if st := f.Status(); st.Gaps != 1 || st.Lost != 1 {
 			t.Errorf("got %s; want 1 gap, 1 lost", statusLine(st))
 		}
@@ -444,7 +445,7 @@ func TestUndecodable(t *testing.T) {
 		f := begin(t, false)
 		f.live(1, storeOf(0, 2))
 		f.want(1, 2)
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 	})
 	t.Run("a number that nobody knows", func(t *testing.T) {
 		f := newFeedTest(t, true, nil).connect()
@@ -454,7 +455,7 @@ func TestUndecodable(t *testing.T) {
 		f.answer(f.asked(0), 0, p)
 		_, _, f.now = f.Next(f.now)
 		f.answer(f.asked(0), 0, p)
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 		f.live(1, storeOf(0, 2))
 		f.want(1, 2)
 		if st := f.Status(); st.Lost != 0 || st.Restarts != 0 {
@@ -466,7 +467,7 @@ func TestUndecodable(t *testing.T) {
 		f.live(1<<64-1, storeOf(0, 1))
 		f.live(0, storeOf(0, 2))
 		f.want(2)
-		f.wantState(StateActive)
+		f.wantState(feed.StateActive)
 	})
 }
 
@@ -474,28 +475,28 @@ func TestUndecodable(t *testing.T) {
 func TestConnectionStates(t *testing.T) {
 	f := newFeedTest(t, false, nil)
 	_, _, wake := f.Next(f.now)
-	if got := wake.Sub(f.now); got != f.limits.ConnectPeriod {
-		t.Fatalf("woken after %v, want %v", got, f.limits.ConnectPeriod)
+	if got := wake.Sub(f.now); got != testLimits.ConnectPeriod {
+		t.Fatalf("woken after %v, want %v", got, testLimits.ConnectPeriod)
 	}
-	f.wantState(StatePending)
+	f.wantState(feed.StatePending)
 	f.Disconnected("connection refused", f.now)
 	f.now = wake
 	f.Next(f.now)
-	f.wantState(StateFailed)
-	if got := f.Status().LastError; !contains(got, "connection refused") || !contains(got, f.cfg.Endpoint) {
+	f.wantState(feed.StateFailed)
+	if got := f.Status().LastError; !contains(got, "connection refused") || !contains(got, "tcp://127.0.0.1:1") {
 		t.Errorf("last error: got %q, want the endpoint and the cause", got)
 	}
-	f.connect().wantState(StatePending)
+	f.connect().wantState(feed.StatePending)
 	f.live(0, storeOf(0, 1))
-	f.wantState(StateActive)
+	f.wantState(feed.StateActive)
 	if got := f.Status().LastError; got != "" {
 		t.Errorf("last error: got %q, want none", got)
 	}
 	f.Disconnected("the peer closed it", f.now)
-	f.wantState(StateDegraded)
-	f.now = f.now.Add(f.limits.ConnectPeriod)
+	f.wantState(feed.StateDegraded)
+	f.now = f.now.Add(testLimits.ConnectPeriod)
 	f.Next(f.now)
-	f.wantState(StateFailed)
+	f.wantState(feed.StateFailed)
 	f.want(1)
 }
 
@@ -504,7 +505,7 @@ func TestBlockSizeMismatch(t *testing.T) {
 	f := newFeedTest(t, false, func(c *StreamConfig) { c.BlockSize = 32 }).connect()
 	f.live(0, storeOf(0, 1, 2))
 	f.want()
-	f.wantState(StateDegraded)
+	f.wantState(feed.StateDegraded)
 	if st := f.Status(); st.Dropped["block_size"] != 1 || !contains(st.LastError, "16") || !contains(st.LastError, "32") {
 		t.Errorf("got %s; want 1 block_size and both sizes named", statusLine(st))
 	}
@@ -517,10 +518,10 @@ func TestBlockSizeMismatch(t *testing.T) {
 // A full index refuses a store: the stream is marked and goes on.
 func TestIndexFull(t *testing.T) {
 	f := newFeedTest(t, false, nil)
-	f.idx = NewWriter(fullIndex{f.w.idx})
+	f.sink.idx = NewWriter(fullIndex{f.w.idx})
 	f.connect()
 	f.live(0, storeOf(0, 1))
-	f.wantState(StateDegraded)
+	f.wantState(feed.StateDegraded)
 	if st := f.Status(); st.Dropped["arena_full"] != 1 || !contains(st.LastError, shard.ErrArenaFull.Error()) {
 		t.Errorf("got %s; want 1 arena_full and why", statusLine(st))
 	}

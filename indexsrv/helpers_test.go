@@ -9,6 +9,7 @@ import (
 
 	"kindex/internal/kv"
 	"kindex/lanes"
+	"kindex/relay/feed"
 	"kindex/relay/wire"
 	"kindex/shard"
 )
@@ -136,6 +137,9 @@ func heldBy(t testing.TB, w *Writer, h shard.Holder) []uint64 {
 	return slices.Compact(out)
 }
 
+// testLimits are what the feeds of tests have where they say nothing.
+var testLimits = feed.Limits{}.WithDefaults()
+
 // feedTest drives a feed by hand.
 type feedTest struct {
 	testing.TB
@@ -145,7 +149,7 @@ type feedTest struct {
 	now time.Time
 
 	worker *lanes.Worker // nil: no lanes
-	burst  Burst
+	burst  feed.Burst
 }
 
 // Live and ReplayBatch go the way of a host's: on a lane, waited for.
@@ -160,8 +164,8 @@ func (f *feedTest) ReplayBatch(id, seq uint64, payload []byte, now time.Time) {
 }
 
 func (f *feedTest) run(id, seq uint64, payload []byte, now time.Time) {
-	f.burst.Feed, f.burst.Replay, f.burst.Received = f.Feed, id, now
-	f.burst.Messages = append(f.burst.Messages[:0], Message{Seq: seq, Payload: payload})
+	f.burst.Feed, f.burst.Replay, f.burst.Received = f.Feed.Feed, id, now
+	f.burst.Messages = append(f.burst.Messages[:0], feed.Message{Seq: seq, Payload: payload})
 	if f.worker == nil {
 		f.burst.Run(nil)
 	} else if err := f.worker.Do(&f.burst); err != nil {
@@ -206,7 +210,7 @@ func (f *feedTest) want(blocks ...uint64) {
 	}
 }
 
-func (f *feedTest) wantState(want State) {
+func (f *feedTest) wantState(want feed.State) {
 	f.Helper()
 	if st := f.Status(); st.State != want {
 		f.Fatalf("state: got %v (%s), want %v", st.State, st.LastError, want)

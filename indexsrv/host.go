@@ -20,6 +20,7 @@ import (
 	"kindex/asm"
 	"kindex/internal/logsink"
 	"kindex/lanes"
+	"kindex/relay/feed"
 )
 
 // Host is one index host: registry, index, and the HTTP server before them.
@@ -34,7 +35,7 @@ type Host struct {
 	idx   *Writer
 	pool  *lanes.Pool
 	plans []nodePlan
-	src   source
+	src   feed.Source
 	reg   *registry
 	met   *metrics
 
@@ -58,19 +59,19 @@ func New(cfg Config, log *slog.Logger) (*Host, error) {
 	if err := errors.Join(cfg.Validate()...); err != nil {
 		return nil, err
 	}
-	src, err := newZMQSource(zmqOptions{MaxFrame: cfg.MaxFrameBytes})
+	src, err := feed.NewZMQ(feed.ZMQOptions{MaxFrame: cfg.MaxFrameBytes})
 	if err != nil {
 		return nil, err
 	}
 	h, err := newHost(cfg, src, log)
 	if err != nil {
-		return nil, errors.Join(err, src.close())
+		return nil, errors.Join(err, src.Close())
 	}
 	return h, nil
 }
 
 // newHost is New over any source.
-func newHost(cfg Config, src source, log *slog.Logger) (*Host, error) {
+func newHost(cfg Config, src feed.Source, log *slog.Logger) (*Host, error) {
 	plans, err := cfg.plan()
 	if err != nil {
 		return nil, err
@@ -190,7 +191,7 @@ func (h *Host) Close() error {
 			return // the source still has taps: it cannot be closed
 		}
 		closed := make(chan error, 1)
-		go func() { closed <- h.src.close() }()
+		go func() { closed <- h.src.Close() }()
 		select {
 		case h.closeErr = <-closed:
 		case <-ctx.Done():

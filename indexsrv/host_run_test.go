@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/relay/feed"
 	"kindex/shard"
 )
 
@@ -96,7 +97,7 @@ func TestQueryInProcess(t *testing.T) {
 	h.put(h.rank("m", "", "b", 1), kv.TierHost, "", "", 1, tokens(1, 16), nil)
 	item := kv.AppendExtraKey(nil, kv.ExtraKey{Kind: kv.ExtraItem, ID: "i", Offset: 0})
 	h.put(h.rank("m", "", "1", 0), kv.TierDevice, "ad", "", 9, tokens(1, 4), [][]byte{item})
-	setState(h.rank("m", "", "b", 0), StateDegraded)
+	setState(h.rank("m", "", "b", 0), feed.StateDegraded)
 	one, b := Answer{Instance: NumberID(1), Device: 8, Host: 8, Any: 8}, Answer{Instance: TextID("b"), Host: 16, Any: 16, Degraded: true}
 	f := func(q Query, want ...Answer) {
 		t.Helper()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/relay/feed"
 	"kindex/relay/wire"
 	"kindex/shard"
 )
@@ -311,7 +312,7 @@ func TestHostRanks(t *testing.T) {
 	var a, b *engine
 	for b == nil {
 		a = startEngine(t, nil, func(e *engine) { e.noReplay = true })
-		next, err := RankEndpoint(a.live, 1)
+		next, err := feed.RankEndpoint(a.live, 1)
 		if err != nil {
 			continue
 		}

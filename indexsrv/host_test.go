@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/relay/feed"
 	"kindex/shard"
 )
 
@@ -33,7 +34,7 @@ type fakeTap struct {
 	endpoint string
 }
 
-func (f *fakeSource) open(cfg *StreamConfig, _ *stream) (tap, error) {
+func (f *fakeSource) Open(cfg *feed.Config, _ *feed.Stream) (feed.Tap, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.refuse != nil {
@@ -46,7 +47,7 @@ func (f *fakeSource) open(cfg *StreamConfig, _ *stream) (tap, error) {
 	return fakeTap{f, cfg.Endpoint}, nil
 }
 
-func (f *fakeSource) close() error {
+func (f *fakeSource) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for endpoint, n := range f.opened {
@@ -58,7 +59,7 @@ func (f *fakeSource) close() error {
 	return nil
 }
 
-func (t fakeTap) close() {
+func (t fakeTap) Close() {
 	t.src.mu.Lock()
 	wait := t.src.closing
 	t.src.mu.Unlock()
@@ -188,7 +189,7 @@ func (h *testHost) rank(model, group, id string, number int) *rank {
 }
 
 // setState makes lookups see r's stream in state s.
-func setState(r *rank, s State) { r.stream.state.Store(uint32(s)) }
+func setState(r *rank, s feed.State) { r.stream.state.Store(uint32(s)) }
 
 // tokens returns n tokens from first on.
 func tokens(first, n int) []uint32 {
@@ -226,8 +227,8 @@ func (h *testHost) register(body string) {
 	h.must(201, "POST", "/register", body)
 	for _, w := range h.reg.workers(nil) {
 		for _, r := range *w.ranks.Load() {
-			if r.stream.current() == StatePending {
-				setState(r, StateActive)
+			if r.stream.current() == feed.StatePending {
+				setState(r, feed.StateActive)
 			}
 		}
 	}

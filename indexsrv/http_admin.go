@@ -10,6 +10,8 @@ import (
 	"strconv"
 
 	"github.com/valyala/fasthttp"
+
+	"kindex/relay/feed"
 )
 
 func (h *Host) serveRegister(ctx *fasthttp.RequestCtx, q *queryScratch) {
@@ -149,7 +151,7 @@ func describe(w *worker) Worker {
 	if n.tenant != defaultGroup {
 		d.Tenant = n.tenant
 	}
-	worst := StateActive
+	worst := feed.StateActive
 	for _, r := range *w.ranks.Load() {
 		st := r.stream.status()
 		l := Listener{
@@ -196,11 +198,11 @@ func (h *Host) Unready() []string {
 	var why []string
 	for _, w := range h.reg.workers(nil) {
 		for _, r := range *w.ranks.Load() {
-			if r.stream.current() == StateActive {
+			if r.stream.current() == feed.StateActive {
 				continue
 			}
 			st := r.stream.status()
-			if st.State == StateActive || st.State == StateFailed || st.State == StateDegraded && !st.Repairing {
+			if st.State == feed.StateActive || st.State == feed.StateFailed || st.State == feed.StateDegraded && !st.Repairing {
 				continue
 			}
 			line := fmt.Sprintf("%s instance %s dp_rank %d: %s", w.model.name, w.id, r.number, st.State)

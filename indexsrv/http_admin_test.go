@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"kindex/internal/kv"
+	"kindex/relay/feed"
 	"kindex/shard"
 )
 
@@ -177,7 +178,7 @@ func TestWorkers(t *testing.T) {
 	h.want("GET", "/workers", "", 200, "[]")
 	h.register(reg("1", "m", ""))
 	h.register(strings.Replace(reg(`"1x"`, "n", `,"dp_size":2,"routing_group":"g","tenant_id":"t"`), "21001", "23001", 1))
-	setState(h.rank("m", "", "1", 0), StatePending)
+	setState(h.rank("m", "", "1", 0), feed.StatePending)
 	listener := func(endpoint string) string {
 		b := h.Workers("", "")[0].Listeners["0"].Dropped
 		return fmt.Sprintf(`{"endpoint":%q,"status":"pending","last_seq":null,"epoch":%d,"gaps":0,"recovered_batches":0,"lost_batches":0,"restarts":0,"duplicates":0,"orphans":0,"memberships":0,"dropped":%s,"last_error":"","shard":0,"node":0}`,

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"kindex/internal/kv"
+	"kindex/relay/feed"
 )
 
 func reg(id, model string, more string) string {
@@ -70,7 +71,7 @@ func TestQueryReplies(t *testing.T) {
 		`{"scores":{},"frequencies":[],"instances":{"a\"b":{"longest_matched":12,"gpu":0,"cpu":12,"disk":12,"dp":{"2":0}}}}`)
 
 	// A rank without content makes its worker degraded, too.
-	setState(h.rank("m", "", `a"b`, 1), StateFailed)
+	setState(h.rank("m", "", `a"b`, 1), feed.StateFailed)
 	h.want("POST", "/query", query(t, tokens(1, 24), `,"instances":["a\"b"]`), 200,
 		`{"scores":{},"frequencies":[],"instances":{"a\"b":{"longest_matched":12,"gpu":0,"cpu":12,"disk":12,"dp":{"2":0},"degraded":true}}}`)
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/relay/feed"
 )
 
 // TestRoutes: wrong methods, unknown paths, and what is not built.
@@ -223,7 +224,9 @@ func TestPanic(t *testing.T) {
 	h := startTestHost(t, nil)
 	h.register(reg("1", "m", ""))
 	h.put(h.rank("m", "", "1", 0), kv.TierDevice, "", "", 1, tokens(1, 4), nil)
-	h.rank("m", "", "1", 0).stream = nil // planted: lookups ask it
+	r := h.rank("m", "", "1", 0)
+	whole := r.stream
+	r.stream = nil // planted: lookups ask it
 	if got := h.error("POST", "/query", query(t, tokens(1, 4), ""), 500); got != "internal error: this host's log has it" {
 		t.Errorf("got %q", got)
 	}
@@ -232,8 +235,7 @@ func TestPanic(t *testing.T) {
 		t.Errorf("%d panics counted, want 1", got)
 	}
 	// Whole again, for the drain.
-	s := &stream{tap: fakeTap{h.src, "tcp://127.0.0.1:21001"}, feed: NewFeed(StreamConfig{}, h.idx, 1)}
-	h.rank("m", "", "1", 0).stream = s
+	r.stream = whole
 }
 
 // TestReady follows the contract: exact or given up on.
@@ -242,7 +244,7 @@ func TestReady(t *testing.T) {
 	h.register(reg("1", "m", ""))
 	h.register(strings.Replace(reg("2", "m", ""), "21001", "21002", 1))
 	h.want("GET", "/readyz", "", 200, `{"status":"ready"}`)
-	setState(h.rank("m", "", "2", 0), StatePending)
+	setState(h.rank("m", "", "2", 0), feed.StatePending)
 	if got := h.error("GET", "/readyz", "", 503); !strings.Contains(got, "m:default instance 2 dp_rank 0: pending") {
 		t.Errorf("got %q", got)
 	}

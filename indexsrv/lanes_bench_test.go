@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"kindex/lanes"
+	"kindex/relay/feed"
 	"kindex/shard"
 )
 
@@ -88,8 +89,8 @@ func BenchmarkLanes(b *testing.B) {
 }
 
 // batch returns the next message of stream k.
-func (fb *fleetBench) batch(k int) Message {
-	m := Message{Seq: fb.seqs[k], Payload: fb.ps[int(fb.seqs[k])%len(fb.ps)]}
+func (fb *fleetBench) batch(k int) feed.Message {
+	m := feed.Message{Seq: fb.seqs[k], Payload: fb.ps[int(fb.seqs[k])%len(fb.ps)]}
 	fb.seqs[k]++
 	return m
 }
@@ -105,9 +106,9 @@ func (fb *fleetBench) run(b *testing.B, how string) {
 	var wg sync.WaitGroup
 	for k := range benchStreams {
 		wg.Go(func() {
-			bursts := make([]Burst, 16)
+			bursts := make([]feed.Burst, 16)
 			for i := range bursts {
-				bursts[i] = Burst{Feed: fb.feeds[k], Messages: make([]Message, 1), Received: epochTime}
+				bursts[i] = feed.Burst{Feed: fb.feeds[k].Feed, Messages: make([]feed.Message, 1), Received: epochTime}
 			}
 			hand := fb.workers[k].Do
 			if how == "submit" {

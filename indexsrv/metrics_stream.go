@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"kindex/relay/feed"
 )
 
 // streamLabels name one stream; their values are bounded by the number of
@@ -62,7 +64,7 @@ var streamMetrics = [...]streamMetric{
 	streamGauge("held_bytes", "Memory of the live batches that wait behind a gap.", func(s *StreamStatus) uint64 { return s.HeldBytes }),
 	{
 		streamDesc("exact", "1 while the stream's content is exact, else 0."), prometheus.GaugeValue, false,
-		func(s *StreamStatus, _ time.Time) (float64, bool) { return fromBool(s.State == StateActive), true },
+		func(s *StreamStatus, _ time.Time) (float64, bool) { return fromBool(s.State == feed.StateActive), true },
 	},
 	{
 		streamDesc("connected", "1 while the live socket is connected, else 0."), prometheus.GaugeValue, false,
@@ -138,7 +140,7 @@ func (s *series) emit(ch chan<- prometheus.Metric) {
 // all others together.
 func (c *collector) streams(ch chan<- prometheus.Metric) {
 	now := time.Now()
-	byState := map[State]int{StateActive: 0, StatePending: 0, StateDegraded: 0, StateFailed: 0}
+	byState := map[feed.State]int{feed.StateActive: 0, feed.StatePending: 0, feed.StateDegraded: 0, feed.StateFailed: 0}
 	workers := c.h.reg.workers(nil)
 	ch <- gauge(descWorkers, float64(len(workers)))
 	n := 0

@@ -15,6 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"kindex/internal/kv"
+
+	"kindex/relay/feed"
 )
 
 // metricNames is the golden list of what we export: type and labels of each.
@@ -133,8 +135,8 @@ func TestMetricsBounded(t *testing.T) {
 	if got := strings.Count(text, "\nkindex_stream_gaps_total{"); got != 3 {
 		t.Errorf("%d series for 43 streams, want 3", got)
 	}
-	a := StreamStatus{LastSeq: 7, HasSeq: true, Gaps: 1, Dropped: map[string]uint64{"x": 1}}
-	b := StreamStatus{LastSeq: 5, HasSeq: true, Gaps: 2, Dropped: map[string]uint64{"x": 2, "y": 1}}
+	a := StreamStatus{Status: feed.Status{LastSeq: 7, HasSeq: true, Gaps: 1}, Dropped: map[string]uint64{"x": 1}}
+	b := StreamStatus{Status: feed.Status{LastSeq: 5, HasSeq: true, Gaps: 2}, Dropped: map[string]uint64{"x": 2, "y": 1}}
 	var s series
 	s.add(&a, time.Now())
 	s.add(&b, time.Now())

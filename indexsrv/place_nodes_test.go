@@ -14,6 +14,7 @@ import (
 
 	"kindex/internal/kv"
 	"kindex/numa"
+	"kindex/relay/feed"
 	"kindex/shard"
 )
 
@@ -84,9 +85,9 @@ func (n *nodeHost) feed(t *testing.T, streams int, ps [][]byte) []*rank {
 	for k, r := range ranks {
 		told.Go(func() {
 			now := time.Now()
-			r.stream.connected(now)
+			r.stream.admission.Connected(now)
 			for i := range ps[:len(ps)-k%3] { // not all hold the same
-				r.stream.live([]Message{{Seq: uint64(i), Payload: ps[i]}}, now)
+				r.stream.admission.Live([]feed.Message{{Seq: uint64(i), Payload: ps[i]}}, now)
 			}
 		})
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/relay/feed"
 	"kindex/shard"
 )
 
@@ -59,7 +60,7 @@ type rank struct {
 // exact reports whether all of w's streams are exact now. Lock-free.
 func (w *worker) exact() bool {
 	for _, r := range *w.ranks.Load() {
-		if r.stream.current() != StateActive {
+		if r.stream.current() != feed.StateActive {
 			return false
 		}
 	}
@@ -81,8 +82,8 @@ func (r *rank) nameKey() rankKey { return rankKey{r.worker.model.name, r.worker.
 type registry struct {
 	log     *slog.Logger
 	idx     *Writer
-	src     source
-	limits  FeedLimits
+	src     feed.Source
+	limits  feed.Limits
 	maxRank int // streams at once
 	cleanup time.Duration
 	hooks   func(shard.Holder, int) streamHooks
@@ -99,7 +100,7 @@ type registry struct {
 }
 
 // newRegistry returns an empty registry whose streams come from src.
-func newRegistry(cfg *Config, idx *Writer, src source, hooks func(shard.Holder, int) streamHooks, log *slog.Logger) *registry {
+func newRegistry(cfg *Config, idx *Writer, src feed.Source, hooks func(shard.Holder, int) streamHooks, log *slog.Logger) *registry {
 	g := &registry{
 		log: log, idx: idx, src: src, hooks: hooks,
 		limits:  cfg.feedLimits(),
@@ -156,7 +157,7 @@ func (g *registry) inTheWay(r *Registration, cfgs []StreamConfig) *rank {
 		if old := g.leaving[rankKey{r.name(), r.Instance.text, cfgs[i].Rank}]; old != nil {
 			return old
 		}
-		if key, ok := g.bound[boundPort(&cfgs[i])]; ok && g.leaving[key] != nil {
+		if key, ok := g.bound[feed.BoundPort(cfgs[i].Endpoint)]; ok && g.leaving[key] != nil {
 			return g.leaving[key]
 		}
 	}
@@ -181,7 +182,7 @@ func (g *registry) admissible(r *Registration, cfgs []StreamConfig) error {
 					r.Instance, c.Rank, name.model, name.group)
 			}
 		}
-		if key, ok := g.bound[boundPort(c)]; ok {
+		if key, ok := g.bound[feed.BoundPort(c.Endpoint)]; ok {
 			return refuse(ErrConflict, "endpoint: %s is bound here already, for instance %s dp_rank %d", c.Endpoint, key.id, key.rank)
 		}
 	}
@@ -256,7 +257,7 @@ func (g *registry) start(w *worker, cfg *StreamConfig) (*rank, error) {
 	s, err := startStream(g.src, *cfg, g.idx, h, g.hooks(h, g.idx.shardOf(h)), log)
 	if err != nil {
 		_ = g.idx.Drop(h) // known: it was just added
-		if errors.Is(err, errNoSockets) {
+		if errors.Is(err, feed.ErrNoSockets) {
 			return nil, refuse(ErrUnavailable, "endpoint: %v", err)
 		}
 		return nil, refuse(ErrInvalid, "endpoint: %v", err)
@@ -265,19 +266,10 @@ func (g *registry) start(w *worker, cfg *StreamConfig) (*rank, error) {
 		worker: w, number: cfg.Rank, key: appendJSONString(nil, strconv.Itoa(cfg.Rank)),
 		cfg: *cfg, holder: h, shard: g.idx.shardOf(h), node: g.idx.nodeOf(h), stream: s, since: time.Now(), gone: make(chan struct{}),
 	}
-	if port := boundPort(cfg); port != 0 {
+	if port := feed.BoundPort(cfg.Endpoint); port != 0 {
 		g.bound[port] = rk.nameKey()
 	}
 	return rk, nil
-}
-
-// boundPort returns the TCP port that cfg's stream binds here, or 0.
-func boundPort(cfg *StreamConfig) int {
-	e, err := parseEndpoint(cfg.Endpoint)
-	if err != nil || !e.bind {
-		return 0
-	}
-	return e.port
 }
 
 // leave begins the cleanup of a rank that no table names any more; the rank's
@@ -291,7 +283,7 @@ func (g *registry) leave(r *rank) {
 		}
 		g.mu.Lock()
 		delete(g.leaving, r.nameKey())
-		if port := boundPort(&r.cfg); port != 0 {
+		if port := feed.BoundPort(r.cfg.Endpoint); port != 0 {
 			delete(g.bound, port)
 		}
 		g.mu.Unlock()

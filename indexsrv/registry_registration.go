@@ -15,6 +15,7 @@ import (
 
 	"kindex/internal/kv"
 	"kindex/internal/settings"
+	"kindex/relay/feed"
 )
 
 // Limits of a registration. Chosen, not measured: wide of every engine seen.
@@ -169,7 +170,7 @@ func (r *Registration) Validate() []error {
 		faults = append(faults, r.endpointFaults()...)
 		return faults
 	}
-	_, faults = r.streams(FeedLimits{})
+	_, faults = r.streams(feed.Limits{})
 	return faults
 }
 
@@ -202,7 +203,7 @@ func (r *Registration) endpointFaults() []error {
 		case len(e.text) > maxEndpoint:
 			faults = append(faults, refuse(ErrInvalid, "%s: must be at most %d bytes", e.field, maxEndpoint))
 		default:
-			if err := CheckEndpoint(e.text, e.replay); err != nil {
+			if err := feed.CheckEndpoint(e.text, e.replay); err != nil {
 				faults = append(faults, refuse(ErrInvalid, "%s: %v", e.field, err))
 			}
 		}
@@ -211,7 +212,7 @@ func (r *Registration) endpointFaults() []error {
 }
 
 // streams returns one configuration for each rank of r, rank ascending.
-func (r *Registration) streams(limits FeedLimits) ([]StreamConfig, []error) {
+func (r *Registration) streams(limits feed.Limits) ([]StreamConfig, []error) {
 	if faults := r.endpointFaults(); len(faults) > 0 {
 		return nil, faults
 	}
@@ -235,11 +236,11 @@ func (r *Registration) streams(limits FeedLimits) ([]StreamConfig, []error) {
 		rank := i
 		c.Rank = rank
 		var err error
-		if c.Endpoint, err = RankEndpoint(r.Endpoint, rank); err != nil {
+		if c.Endpoint, err = feed.RankEndpoint(r.Endpoint, rank); err != nil {
 			return nil, []error{refuse(ErrInvalid, "endpoint: %v", err)}
 		}
 		if r.ReplayEndpoint != "" {
-			if c.ReplayEndpoint, err = RankEndpoint(r.ReplayEndpoint, rank); err != nil {
+			if c.ReplayEndpoint, err = feed.RankEndpoint(r.ReplayEndpoint, rank); err != nil {
 				return nil, []error{refuse(ErrInvalid, "replay_endpoint: %v", err)}
 			}
 		}

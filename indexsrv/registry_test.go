@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/relay/feed"
 	"kindex/shard"
 )
 
@@ -119,7 +120,7 @@ func TestRegisterAllOrNothing(t *testing.T) {
 	if err := h.Register(t.Context(), r); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "endpoint: no such protocol") {
 		t.Errorf("got %v, want a refusal for good", err)
 	}
-	h.src.refuse = fmt.Errorf("%w: too many open files", errNoSockets)
+	h.src.refuse = fmt.Errorf("%w: too many open files", feed.ErrNoSockets)
 	if err := h.Register(t.Context(), r); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "too many open files") {
 		t.Errorf("got %v, want a refusal for now", err)
 	}
@@ -208,7 +209,7 @@ func churn(t *testing.T, kind string) {
 				}
 				for rank := range 2 {
 					r := h.rank("m", "", id, rank)
-					setState(r, StateActive)
+					setState(r, feed.StateActive)
 					h.put(r, kv.TierDevice, "", "", 1, tokens(1, 32), nil)
 				}
 				came.Add(1)

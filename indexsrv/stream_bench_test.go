@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/relay/feed"
 	"kindex/shard"
 )
 
@@ -22,7 +23,7 @@ func TestIdleStreams(t *testing.T) {
 		t.Skip("KINDEX_IDLE_STREAMS is not set")
 	}
 	e := startEngine(t, nil, func(e *engine) { e.noReplay = true })
-	src, w := newSource(t, zmqOptions{}), newIndex(t)
+	src, w := newSource(t, feed.ZMQOptions{}), newIndex(t)
 	rss, files := residentBytes(t), openFiles(t)
 	begun := time.Now()
 	var all []*streamTest
@@ -30,7 +31,7 @@ func TestIdleStreams(t *testing.T) {
 		all = append(all, subscribeTo(t, src, w, StreamConfig{Endpoint: e.live}))
 	}
 	for _, s := range all {
-		s.state(StateActive)
+		s.state(feed.StateActive)
 	}
 	t.Logf("%d streams connected after %v; each: %.1f goroutines, %d bytes resident, %.1f descriptors, one of them the publisher's", n, time.Since(begun),
 		float64(runtime.NumGoroutine())/float64(n), (residentBytes(t)-rss)/n, float64(openFiles(t)-files)/float64(n))

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"kindex/relay/feed"
 	"kindex/relay/wire"
 )
 
@@ -53,7 +54,7 @@ func TestStreamEndpoints(t *testing.T) {
 	t.Run("unknown name", func(t *testing.T) {
 		s := subscribe(t, StreamConfig{Endpoint: "tcp://no-such-host.invalid:5557"})
 		st := s.eventually("saying why", func(st StreamStatus) bool { return st.LastError != "" })
-		if st.State != StatePending || !contains(st.LastError, "no-such-host.invalid") {
+		if st.State != feed.StatePending || !contains(st.LastError, "no-such-host.invalid") {
 			t.Errorf("got %s; want pending, and the name", statusLine(st))
 		}
 	})
@@ -65,9 +66,9 @@ func TestStreamEndpoints(t *testing.T) {
 		_, port, _ := net.SplitHostPort(l.Addr().String())
 		l.Close()
 		s := subscribe(t, StreamConfig{Endpoint: "tcp://*:" + port})
-		s.state(StatePending)
+		s.state(feed.StatePending)
 		e := startEngine(t, nil, func(e *engine) { e.connectTo, e.noReplay = "tcp://127.0.0.1:"+port, true })
-		s.state(StateActive)
+		s.state(feed.StateActive)
 		e.publish(storeOf(0, 1))
 		s.at(1, 0)
 		e.kill()
@@ -76,7 +77,7 @@ func TestStreamEndpoints(t *testing.T) {
 		// The same address again at once: the old socket is still being closed.
 		s = subscribeTo(t, s.src, newIndex(t), StreamConfig{Endpoint: "tcp://*:" + port})
 		e = startEngine(t, nil, func(e *engine) { e.connectTo, e.noReplay = "tcp://127.0.0.1:"+port, true })
-		s.state(StateActive)
+		s.state(feed.StateActive)
 		e.publish(storeOf(0, 2))
 		s.at(1, 0)
 	})
@@ -87,14 +88,14 @@ func TestStreamEndpoints(t *testing.T) {
 func TestStreamGapSlowReplay(t *testing.T) {
 	e := startEngine(t, nil, func(e *engine) { e.slow = 200 * time.Millisecond })
 	s := subscribe(t, StreamConfig{Endpoint: e.live, ReplayEndpoint: e.back})
-	s.state(StateActive)
+	s.state(feed.StateActive)
 	e.publish(storeOf(0, 1))
 	e.unheard(storeOf(0, 2))
 	e.unheard(removeOf(1))
 	e.publish(storeOf(0, 3))
 	s.eventually("held", func(st StreamStatus) bool { return st.HeldBatches > 0 })
 	s.want(1)
-	s.state(StateDegraded)
+	s.state(feed.StateDegraded)
 	e.publish(removeOf(3))
 	st := s.at(1, 4)
 	s.want(2)
@@ -109,7 +110,7 @@ func TestStreamRestart(t *testing.T) {
 	old := func(t *testing.T, replay bool) (*engine, *streamTest) {
 		e := startEngine(t, nil, func(e *engine) { e.noReplay = !replay })
 		s := subscribe(t, StreamConfig{Endpoint: e.live, ReplayEndpoint: e.back})
-		s.state(StateActive)
+		s.state(feed.StateActive)
 		for b := range uint64(100) {
 			e.publish(storeOf(b, b+1))
 		}
@@ -143,7 +144,7 @@ func TestStreamRestart(t *testing.T) {
 	t.Run("silent", func(t *testing.T) {
 		e, s := old(t, true)
 		startEngine(t, e, nil)
-		s.eventually("empty", func(st StreamStatus) bool { return st.State == StateActive && st.Epoch == 2 })
+		s.eventually("empty", func(st StreamStatus) bool { return st.State == feed.StateActive && st.Epoch == 2 })
 		s.want()
 	})
 	t.Run("overtaken", func(t *testing.T) {
@@ -162,7 +163,7 @@ func TestStreamRestart(t *testing.T) {
 		e := startEngine(t, nil, nil)
 		p := newProxy(t, e.live)
 		s := subscribe(t, StreamConfig{Endpoint: p.addr(), ReplayEndpoint: e.back})
-		s.state(StateActive)
+		s.state(feed.StateActive)
 		e.publish(storeOf(0, 1))
 		s.at(1, 0)
 		p.cut()
@@ -200,7 +201,7 @@ func TestStreamJoinUnderLoad(t *testing.T) {
 func TestStreamFence(t *testing.T) {
 	e := startEngine(t, nil, func(e *engine) { e.noReplay = true })
 	s := subscribe(t, StreamConfig{Endpoint: e.live})
-	s.state(StateActive)
+	s.state(feed.StateActive)
 	go func() {
 		for b := range uint64(1000) {
 			e.publish(storeOf(b, b+1))
@@ -219,7 +220,7 @@ func TestStreamFence(t *testing.T) {
 	e.kill()
 	e = startEngine(t, e, func(e *engine) { e.noReplay = true })
 	again := subscribeTo(t, s.src, s.w, StreamConfig{Endpoint: e.live})
-	again.state(StateActive)
+	again.state(feed.StateActive)
 	for b := range uint64(10) {
 		e.publish(storeOf(0, 5001+b))
 	}
@@ -235,7 +236,7 @@ func TestStopWhilePending(t *testing.T) {
 	}
 	defer silent.Close()
 	dumb := "tcp://" + silent.Addr().String()
-	src := newSource(t, zmqOptions{})
+	src := newSource(t, feed.ZMQOptions{})
 	deaf := startEngine(t, nil, func(e *engine) { e.deaf = true })
 	slow := startEngine(t, nil, func(e *engine) { e.slow = time.Second })
 	slow.publish(storeOf(0, 1))
@@ -269,15 +270,15 @@ func TestStreamFailed(t *testing.T) {
 	}
 	addr := "tcp://" + l.Addr().String()
 	l.Close()
-	src := newSource(t, zmqOptions{ProbeDelay: 20 * time.Millisecond, ProbePeriod: 20 * time.Millisecond})
-	s := subscribeTo(t, src, newIndex(t), StreamConfig{Endpoint: addr, Limits: FeedLimits{ConnectPeriod: 300 * time.Millisecond}})
-	s.state(StatePending)
-	st := s.state(StateFailed)
+	src := newSource(t, feed.ZMQOptions{ProbeDelay: 20 * time.Millisecond, ProbePeriod: 20 * time.Millisecond})
+	s := subscribeTo(t, src, newIndex(t), StreamConfig{Endpoint: addr, Limits: feed.Limits{ConnectPeriod: 300 * time.Millisecond}})
+	s.state(feed.StatePending)
+	st := s.state(feed.StateFailed)
 	if !contains(st.LastError, "refused") || !contains(st.LastError, addr) {
 		t.Errorf("last error: got %q, want the address and connection refused", st.LastError)
 	}
 	e := startEngine(t, &engine{live: addr, back: "tcp://127.0.0.1:*"}, nil)
-	s.state(StateActive)
+	s.state(feed.StateActive)
 	e.publish(storeOf(0, 1))
 	s.at(1, 0)
 	s.want(1)
@@ -288,7 +289,7 @@ func TestStreamFailed(t *testing.T) {
 func TestStreamGarbage(t *testing.T) {
 	e := startEngine(t, nil, nil)
 	s := subscribe(t, StreamConfig{Endpoint: e.live, ReplayEndpoint: e.back})
-	s.state(StateActive)
+	s.state(feed.StateActive)
 	e.publish(storeOf(0, 1))
 	seq := func(n uint64) []byte { return wire.MakeMessage("", n, nil)[1] }
 	good := payload(storeOf(0, 9))
@@ -317,7 +318,7 @@ func TestStreamGarbage(t *testing.T) {
 		e.raw(m...)
 	}
 	st := s.eventually("counted", func(st StreamStatus) bool {
-		return st.Dropped["malformed"] >= uint64(len(messages)) && st.State == StateActive
+		return st.Dropped["malformed"] >= uint64(len(messages)) && st.State == feed.StateActive
 	})
 	if st.LastSeq != 0 || st.Restarts != 0 || st.Lost != 0 {
 		t.Errorf("got %s; want at 0, no restart, nothing lost", statusLine(st))
@@ -366,7 +367,7 @@ func TestStreamHostilePeer(t *testing.T) {
 			}()
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			src := newSource(t, zmqOptions{ReplayIdle: 200 * time.Millisecond, ProbeDelay: 50 * time.Millisecond})
+			src := newSource(t, feed.ZMQOptions{ReplayIdle: 200 * time.Millisecond, ProbeDelay: 50 * time.Millisecond})
 			s := subscribeTo(t, src, newIndex(t), StreamConfig{Endpoint: addr, ReplayEndpoint: addr})
 			for range 5 {
 				select {
@@ -398,7 +399,7 @@ func TestStreamHostilePeer(t *testing.T) {
 // A replay socket that never ends its answers, or that answers garbage, leaves
 // the live stream going, marked.
 func TestStreamBadReplay(t *testing.T) {
-	impatient := zmqOptions{ReplayIdle: 200 * time.Millisecond}
+	impatient := feed.ZMQOptions{ReplayIdle: 200 * time.Millisecond}
 	t.Run("no end mark", func(t *testing.T) {
 		e := startEngine(t, nil, func(e *engine) { e.truncated = true })
 		e.publish(storeOf(0, 1))
@@ -408,7 +409,7 @@ func TestStreamBadReplay(t *testing.T) {
 		s.eventually("applied", func(st StreamStatus) bool { return st.LastSeq == 1 })
 		s.want(1, 2)
 		st := s.eventually("given up", func(st StreamStatus) bool { return !st.Repairing })
-		if st.State != StateDegraded || !contains(st.LastError, "no answer") {
+		if st.State != feed.StateDegraded || !contains(st.LastError, "no answer") {
 			t.Errorf("got %s; want degraded, and that nobody answers", statusLine(st))
 		}
 	})
@@ -421,7 +422,7 @@ func TestStreamBadReplay(t *testing.T) {
 		e.unheard(storeOf(0, 2))
 		e.publish(storeOf(0, 3))
 		st := s.eventually("given up", func(st StreamStatus) bool { return st.Lost == 1 })
-		if st.State != StateDegraded {
+		if st.State != feed.StateDegraded {
 			t.Errorf("got %s; want degraded", statusLine(st))
 		}
 		s.want(1, 3)
@@ -432,7 +433,7 @@ func TestStreamBadReplay(t *testing.T) {
 func TestStreamMany(t *testing.T) {
 	e := startEngine(t, nil, nil)
 	e.publish(storeOf(0, 1))
-	src, w := newSource(t, zmqOptions{}), newIndex(t)
+	src, w := newSource(t, feed.ZMQOptions{}), newIndex(t)
 	var all []*streamTest
 	for i := range 100 {
 		cfg := StreamConfig{Endpoint: e.live, ReplayEndpoint: e.back}

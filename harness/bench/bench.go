@@ -15,6 +15,7 @@ import (
 	"kindex/indexsrv"
 	"kindex/internal/kv"
 	"kindex/numa"
+	"kindex/relay/feed"
 	"kindex/relay/wire"
 	"kindex/shard"
 )
@@ -247,7 +248,7 @@ func feedAll(kind string) func(*workload) func() error {
 				fd.Live(uint64(i), f, now)
 				fd.Next(now)
 			}
-			if st := fd.Status(); st.State != indexsrv.StateActive || st.Memberships != uint64(w.stored-w.removed) {
+			if st := fd.Status(); st.State != feed.StateActive || st.Memberships != uint64(w.stored-w.removed) {
 				return fmt.Errorf("the stream is %s with %d memberships, not active with %d: %s", st.State, st.Memberships, w.stored-w.removed, st.LastError)
 			}
 			return nil

@@ -7,7 +7,7 @@
 //
 // Every stream is one engine's: vLLM's frames of 16-token blocks, made by package bench.
 // A goroutine for each stream hands over bursts of messages and waits for each, as the
-// host's sockets do ([lanes.Worker.Do] with an [indexsrv.Burst]); lanes decode,
+// host's sockets do ([lanes.Worker.Do] with an [feed.Burst]); lanes decode,
 // normalise, hash and apply. Frames lie ready before anything is timed.
 //
 // # What is shown

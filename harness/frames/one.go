@@ -17,6 +17,7 @@ import (
 	"kindex/internal/kv"
 	"kindex/lanes"
 	"kindex/numa"
+	"kindex/relay/feed"
 	"kindex/relay/wire"
 	"kindex/shard"
 )
@@ -200,17 +201,17 @@ func (f *fleet) begin(pool *lanes.Pool) ([]*indexsrv.Feed, []*lanes.Worker, erro
 }
 
 // burst returns a burst as the host makes them, told of times as its metrics are.
-func burst(fd *indexsrv.Feed) *indexsrv.Burst {
+func burst(fd *indexsrv.Feed) *feed.Burst {
 	ignore := func(time.Duration) {}
-	return &indexsrv.Burst{Feed: fd, Applied: ignore, Shard: ignore}
+	return &feed.Burst{Feed: fd.Feed, Applied: ignore, Committed: ignore}
 }
 
 // messages makes the messages of every stream.
-func (f *fleet) messages() [][]indexsrv.Message {
-	out := make([][]indexsrv.Message, len(f.streams))
+func (f *fleet) messages() [][]feed.Message {
+	out := make([][]feed.Message, len(f.streams))
 	for k, s := range f.streams {
 		for i, frame := range s.Frames {
-			out[k] = append(out[k], indexsrv.Message{Seq: uint64(i), Payload: frame})
+			out[k] = append(out[k], feed.Message{Seq: uint64(i), Payload: frame})
 		}
 	}
 	return out
@@ -226,7 +227,7 @@ func (f *fleet) direct(apply bool) (int64, error) {
 		return 0, err
 	}
 	messages := f.messages()
-	bursts := make([]*indexsrv.Burst, len(feeds))
+	bursts := make([]*feed.Burst, len(feeds))
 	for k, fd := range feeds {
 		bursts[k] = burst(fd)
 	}
@@ -290,7 +291,7 @@ func (f *fleet) check(feeds []*indexsrv.Feed, applied bool) error {
 		if applied {
 			want = uint64(f.streams[k].Stored - f.streams[k].Removed)
 		}
-		if st := fd.Status(); st.State != indexsrv.StateActive || st.Memberships != want {
+		if st := fd.Status(); st.State != feed.StateActive || st.Memberships != want {
 			return fmt.Errorf("stream %d is %s with %d memberships, not active with %d: %s", k, st.State, st.Memberships, want, st.LastError)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"kindex/harness/record"
-	"kindex/indexsrv"
 	"kindex/internal/kv"
+	"kindex/relay/feed"
 	"kindex/relay/wire"
 )
 
@@ -105,7 +105,7 @@ func (r *run) message(l *record.Line) {
 
 // pump answers what fd asks of its replay socket, from what the recording knows
 // to have been published by line.
-func (r *run) pump(fd *feed, line int, t float64) {
+func (r *run) pump(fd *rankFeed, line int, t float64) {
 	now := clock(t)
 	for range 64 {
 		req, ask, _ := fd.Next(now)
@@ -127,23 +127,23 @@ func (r *run) pump(fd *feed, line int, t float64) {
 
 // Live has the batch go the way of a host's: on a lane, waited for until it is
 // applied, so that what is compared then is exact.
-func (fd *feed) Live(seq uint64, payload []byte, now time.Time) { fd.run(0, seq, payload, now) }
+func (fd *rankFeed) Live(seq uint64, payload []byte, now time.Time) { fd.run(0, seq, payload, now) }
 
 // ReplayBatch is Live for the answer to request id.
-func (fd *feed) ReplayBatch(id, seq uint64, payload []byte, now time.Time) {
+func (fd *rankFeed) ReplayBatch(id, seq uint64, payload []byte, now time.Time) {
 	fd.run(id, seq, payload, now)
 }
 
-func (fd *feed) run(id, seq uint64, payload []byte, now time.Time) {
+func (fd *rankFeed) run(id, seq uint64, payload []byte, now time.Time) {
 	fd.burst.Replay, fd.burst.Received = id, now
-	fd.burst.Messages = append(fd.burst.Messages[:0], indexsrv.Message{Seq: seq, Payload: payload})
+	fd.burst.Messages = append(fd.burst.Messages[:0], feed.Message{Seq: seq, Payload: payload})
 	if err := fd.worker.Do(&fd.burst); err != nil {
 		panic(err) // the job's own
 	}
 }
 
 // applied compares the index with the reference if fd has applied anything.
-func (r *run) applied(fd *feed, line int) {
+func (r *run) applied(fd *rankFeed, line int) {
 	st := fd.Status()
 	if st.Batches == fd.seen && st.Restarts == fd.restarts {
 		return

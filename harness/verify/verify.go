@@ -10,6 +10,7 @@ import (
 	"kindex/indexsrv"
 	"kindex/internal/kv"
 	"kindex/lanes"
+	"kindex/relay/feed"
 	"kindex/shard"
 	"kindex/shard/compare"
 )
@@ -55,7 +56,7 @@ type run struct {
 	model  kv.ModelKey
 
 	tls         []*timeline // by rank, ascending
-	feeds       []*feed
+	feeds       []*rankFeed
 	reqs        []*request
 	forest      *forest
 	groups      []map[int]groupKind
@@ -71,14 +72,14 @@ type run struct {
 	truthOnly   bool
 }
 
-// feed is one rank's pipeline into the indexes.
-type feed struct {
+// rankFeed is one rank's pipeline into the indexes.
+type rankFeed struct {
 	*indexsrv.Feed
 	tl             *timeline
 	holder         shard.Holder
 	seen, restarts uint64 // batches and restarts that were compared
 	worker         *lanes.Worker
-	burst          indexsrv.Burst
+	burst          feed.Burst
 }
 
 // File verifies one recording.
@@ -182,8 +183,8 @@ func (r *run) open() error {
 			Rank: tl.rank, Endpoint: "recorded", ReplayEndpoint: replay,
 			Model: r.model, BlockSize: r.size, Engine: engine,
 		}
-		fd := &feed{Feed: indexsrv.NewFeed(cfg, w, h), tl: tl, holder: h}
-		fd.burst.Feed = fd.Feed
+		fd := &rankFeed{Feed: indexsrv.NewFeed(cfg, w, h), tl: tl, holder: h}
+		fd.burst.Feed = fd.Feed.Feed
 		if fd.worker, err = w.Worker(h); err != nil {
 			return err
 		}

@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Before: stream (what a source received), or a benchmark. After: Feed; the index
-// in its shard's turn.
+// Before: Stream (what a source received), or a benchmark. After: Feed.
 
-package indexsrv
+package feed
 
 import (
 	"sync"
 	"time"
-
-	"kindex/lanes"
 )
+
+// Job is work that a caller may run on lanes: [lanes.Job], which this package
+// does not know.
+type Job interface {
+	// Prepare does what needs no turn and reports whether something is to be
+	// applied. If so Apply comes next and then Prepare again; else the job ends.
+	Prepare() bool
+	// Apply applies what Prepare has made ready, within the turn.
+	Apply()
+}
 
 // Message is one numbered payload as a source received it.
 type Message struct {
@@ -19,7 +26,7 @@ type Message struct {
 	Bad     bool   // could not be taken apart
 }
 
-// Burst is a [lanes.Job]: messages that one feed takes in order. It may be handed
+// Burst is a [Job]: messages that one feed takes in order. It may be handed
 // over anew, with other messages, once it has ended.
 //
 // Concurrency: one goroutine at a time, and none meanwhile that uses the feed.
@@ -31,17 +38,17 @@ type Burst struct {
 
 	// Applied is told how long a live message took since Received; nil: nobody is.
 	Applied func(time.Duration)
-	// Shard is told how long a message's operations took in the index.
-	Shard func(time.Duration)
+	// Committed is told how long a message's Commit took.
+	Committed func(time.Duration)
 
 	at     int
 	staged bool
 	took   time.Duration // since Received, when the last message was applied
 }
 
-var _ lanes.Job = (*Burst)(nil)
+var _ Job = (*Burst)(nil)
 
-// Prepare implements [lanes.Job]: decoding, normalising, hashing, admission.
+// Prepare implements [Job]: admission and the sink's Stage.
 func (b *Burst) Prepare() bool {
 	if b.staged {
 		b.Feed.finish(b.Received)
@@ -70,16 +77,16 @@ func (b *Burst) Prepare() bool {
 	return false
 }
 
-// Apply implements [lanes.Job]: the index.
+// Apply implements [Job]: the sink's Commit.
 func (b *Burst) Apply() {
-	if b.Shard == nil {
+	if b.Committed == nil {
 		b.Feed.commit()
 		return
 	}
 	begun := time.Since(b.Received)
 	b.Feed.commit()
 	b.took = time.Since(b.Received)
-	b.Shard(b.took - begun)
+	b.Committed(b.took - begun)
 }
 
 // applied tells that one message is done with.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Before: an engine's PUB and ROUTER sockets. After: stream.
+// Before: an engine's PUB and ROUTER sockets. After: Stream.
 
-package indexsrv
+package feed
 
 import (
 	"fmt"
@@ -16,15 +16,15 @@ import (
 	"kindex/relay/wire"
 )
 
-// zmqOptions size a [zmqSource]. The zero value means the defaults.
-type zmqOptions struct {
+// ZMQOptions size a [ZMQ]. The zero value means the defaults.
+type ZMQOptions struct {
 	MaxFrame    int64         // bytes; a longer frame ends its connection; default 16 MiB
 	ReplayIdle  time.Duration // silence after which a replay has failed; default 5 s
 	ProbeDelay  time.Duration // without a connection until its cause is looked for; default 1 s
 	ProbePeriod time.Duration // between further looks; default 10 s
 }
 
-func (o *zmqOptions) setDefaults() {
+func (o *ZMQOptions) setDefaults() {
 	orElse(&o.MaxFrame, 16<<20)
 	orElse(&o.ReplayIdle, 5*time.Second)
 	orElse(&o.ProbeDelay, time.Second)
@@ -55,18 +55,18 @@ const (
 	burstBytes    = 1 << 20
 )
 
-// zmqSource receives straight from engines over ZMQ.
+// ZMQ receives straight from engines over ZMQ.
 //
 // Each stream's goroutines wait for their sockets through the runtime's poller
 // (internal/fdwait), so that an idle stream costs no CPU and no thread.
-type zmqSource struct {
-	opts zmqOptions
+type ZMQ struct {
+	opts ZMQOptions
 	ctx  *zmq.Context
 	taps atomic.Uint64 // opened so far; names their monitors
 }
 
-// newZMQSource returns a source that connects to engines' ZMQ sockets.
-func newZMQSource(opts zmqOptions) (*zmqSource, error) {
+// NewZMQ returns a source that connects to engines' ZMQ sockets.
+func NewZMQ(opts ZMQOptions) (*ZMQ, error) {
 	opts.setDefaults()
 	ctx, err := zmq.NewContext()
 	if err != nil {
@@ -79,13 +79,14 @@ func newZMQSource(opts zmqOptions) (*zmqSource, error) {
 			return nil, fmt.Errorf("libzmq: %w", err)
 		}
 	}
-	return &zmqSource{opts: opts, ctx: ctx}, nil
+	return &ZMQ{opts: opts, ctx: ctx}, nil
 }
 
-func (z *zmqSource) close() error { return z.ctx.Term() }
+// Close ends the source. Every tap must be closed before.
+func (z *ZMQ) Close() error { return z.ctx.Term() }
 
 // socket returns a socket with the options that all ours share.
-func (z *zmqSource) socket(kind zmq.Type) (*zmq.Socket, error) {
+func (z *ZMQ) socket(kind zmq.Type) (*zmq.Socket, error) {
 	s, err := z.ctx.NewSocket(kind)
 	if err != nil {
 		return nil, fmt.Errorf("a ZMQ socket: %w", err)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Before: an engine's PUB socket. After: stream.
+// Before: an engine's PUB socket. After: Stream.
 
-package indexsrv
+package feed
 
 import (
 	"context"
@@ -23,8 +23,8 @@ import (
 // looks after the address. Whoever is woken pumps them both under mu, in one
 // order, so that a reconnect is always told before what came through it.
 type zmqTap struct {
-	z      *zmqSource
-	s      *stream
+	z      *ZMQ
+	s      *Stream
 	live   endpoint
 	replay endpoint
 
@@ -60,8 +60,8 @@ const notZMTP = "what listens there does not speak ZMTP as a publisher does"
 const monitored = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL |
 	zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
-// open implements source.
-func (z *zmqSource) open(cfg *StreamConfig, s *stream) (tap, error) {
+// Open implements [Source].
+func (z *ZMQ) Open(cfg *Config, s *Stream) (Tap, error) {
 	t := &zmqTap{z: z, s: s, lost: make(chan struct{}, 1)}
 	var err error
 	if t.live, err = parseEndpoint(cfg.Endpoint); err != nil {
@@ -74,7 +74,7 @@ func (z *zmqSource) open(cfg *StreamConfig, s *stream) (tap, error) {
 	}
 	if err := t.sockets(); err != nil {
 		t.closeSockets()
-		return nil, fmt.Errorf("%w: %w", errNoSockets, err)
+		return nil, fmt.Errorf("%w: %w", ErrNoSockets, err)
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.wg.Add(3)
@@ -108,8 +108,8 @@ func (t *zmqTap) sockets() (err error) {
 	return err
 }
 
-// close implements tap.
-func (t *zmqTap) close() {
+// Close implements [Tap].
+func (t *zmqTap) Close() {
 	t.mu.Lock()
 	t.closed = true
 	t.cancel()
@@ -181,9 +181,9 @@ func (t *zmqTap) pump() (more bool) {
 		if !t.ever && len(t.changes) == 0 {
 			// Peers older than ZMTP 3 finish no handshake that would be told.
 			t.ever, t.peers = true, 1
-			t.s.connected(now)
+			t.s.Connected(now)
 		}
-		t.s.live(t.msgs, now)
+		t.s.Live(t.msgs, now)
 		clear(t.msgs)
 	}
 	t.next(time.Now())
@@ -192,7 +192,7 @@ func (t *zmqTap) pump() (more bool) {
 
 // next does what the stream wants now. mu is held.
 func (t *zmqTap) next(now time.Time) {
-	req, ask, wake := t.s.next(now)
+	req, ask, wake := t.s.Next(now)
 	if ask {
 		t.startReplay(req)
 	}
@@ -223,9 +223,9 @@ func (t *zmqTap) monitor(err error, now time.Time) {
 	for _, c := range t.changes {
 		if c.up {
 			t.ever = true
-			t.s.connected(now)
+			t.s.Connected(now)
 		} else {
-			t.s.disconnected(c.why, now)
+			t.s.Disconnected(c.why, now)
 			t.signalLost()
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package indexsrv
+package feed
 
 import (
 	"context"
@@ -83,6 +83,16 @@ func RankEndpoint(text string, rank int) (string, error) {
 		return "", fmt.Errorf("%q: rank %d would be port %d, past 65535", text, rank, e.port+rank)
 	}
 	return "tcp://" + net.JoinHostPort(e.host, strconv.Itoa(e.port+rank)), nil
+}
+
+// BoundPort returns the TCP port that a stream with the live endpoint text binds
+// on this machine, or 0 where it connects.
+func BoundPort(text string) int {
+	e, err := parseEndpoint(text)
+	if err != nil || !e.bind {
+		return 0
+	}
+	return e.port
 }
 
 // address is an endpoint as libzmq is given it: never a name, so that its I/O

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Before: feed.go's inputs from the live socket. After: feed_apply.go.
+// Before: feed.go's inputs from the live socket. After: apply.go.
 
-package indexsrv
+package feed
 
 import (
 	"math"
 	"slices"
 	"time"
-
-	"kindex/shard"
 )
 
 // Live takes one message of the live socket. The feed may keep payload: it must
@@ -40,11 +38,11 @@ func (f *Feed) stageLive(seq uint64, payload []byte, now time.Time) bool {
 	case f.holds(seq):
 		f.again(seq, payload, now)
 	case seq == f.next() && !f.waiting():
-		if f.stage(seq, payload) {
+		if f.stage(seq, payload, false) {
 			return true
 		}
 		f.undecodable(seq, payload)
-	case !f.decodable(payload):
+	case !f.sink.Decodable(payload):
 		f.undecodable(seq, payload)
 	default:
 		f.ahead(seq, payload, now)
@@ -56,21 +54,21 @@ func (f *Feed) stageLive(seq uint64, payload []byte, now time.Time) bool {
 func (f *Feed) finish(now time.Time) {
 	f.admitted(now)
 	switch {
-	case f.staged.replayed:
+	case f.staged.Replayed:
 		f.repair.progress = true
 		f.counts.recovered++
-	case f.staged.seq == 0:
+	case f.staged.Seq == 0:
 		f.repair.wantJoin = false // a life in full view: nothing came before
-		f.faults &^= faultUnverified
+		f.faults.set &^= faultUnverified
 	case !f.canReplay():
-		f.faults &^= faultUnverified // the number follows: nothing was missed
+		f.faults.set &^= faultUnverified // the number follows: nothing was missed
 	}
 	f.drain(now)
 }
 
 // BadMessage counts one message that could not be taken apart: wrong number of
 // frames, or a sequence that is not 8 bytes.
-func (f *Feed) BadMessage() { f.dropped[dropMalformed]++ }
+func (f *Feed) BadMessage() { f.counts.malformed++ }
 
 // waiting reports whether even the next number must wait: until it is known that
 // the publisher is still the same, or while the content is being replaced.
@@ -82,8 +80,8 @@ func (f *Feed) past(seq uint64, payload []byte, now time.Time) {
 	switch {
 	case f.history.get(seq) == digest(payload):
 		f.counts.duplicates++
-	case !f.decodable(payload):
-		f.dropped[dropMalformed]++
+	case !f.sink.Decodable(payload):
+		f.counts.malformed++
 	default:
 		f.restart()
 		f.Live(seq, payload, now)
@@ -96,8 +94,8 @@ func (f *Feed) again(seq uint64, payload []byte, now time.Time) {
 	switch {
 	case digest(f.held[seq].payload) == digest(payload):
 		f.counts.duplicates++
-	case !f.decodable(payload):
-		f.dropped[dropMalformed]++
+	case !f.sink.Decodable(payload):
+		f.counts.malformed++
 	default:
 		f.restart()
 		f.Live(seq, payload, now)
@@ -113,7 +111,7 @@ func (f *Feed) ahead(seq uint64, payload []byte, now time.Time) {
 	f.seen = max(f.seen, seq+1)
 	if !f.canReplay() {
 		f.lose(seq-1, "no replay socket")
-		f.admit(seq, payload, now)
+		f.admit(seq, payload, false, now)
 		return
 	}
 	f.hold(seq, payload, false)
@@ -122,7 +120,7 @@ func (f *Feed) ahead(seq uint64, payload []byte, now time.Time) {
 		if f.waiting() {
 			f.repair.cancel()
 			f.repair.unverified = false
-			f.fail(faultUnverified, why)
+			f.faults.Raise(faultUnverified, why)
 		}
 		f.giveUpFirst(why, now)
 	}
@@ -132,7 +130,7 @@ func (f *Feed) ahead(seq uint64, payload []byte, now time.Time) {
 // It is never applied and never moves the cursor by itself: the number is missing
 // until it is repaired or a later batch shows that it is gone.
 func (f *Feed) undecodable(seq uint64, payload []byte) {
-	f.dropped[dropMalformed]++
+	f.counts.malformed++
 	if seq == f.seen { // in its place, so it is the publisher's own number
 		f.counts.gaps++
 		f.seen = seq + 1
@@ -142,7 +140,7 @@ func (f *Feed) undecodable(seq uint64, payload []byte) {
 	}
 	f.bad = badBatch{open: true, seq: seq, sum: digest(payload)}
 	if !f.canReplay() {
-		f.fail(faultUnverified, "batch %d is undecodable and there is no replay socket", seq)
+		f.faults.Raise(faultUnverified, "batch %d is undecodable and there is no replay socket", seq)
 	}
 }
 
@@ -169,7 +167,7 @@ func (f *Feed) unhold(seq uint64) heldBatch {
 // decoded when it was held, so it is a batch.
 func (f *Feed) admitHeld(seq uint64, now time.Time) {
 	b := f.unhold(seq)
-	if f.admit(seq, b.payload, now) && b.replayed {
+	if f.admit(seq, b.payload, b.replayed, now) && b.replayed {
 		f.counts.recovered++
 	}
 }
@@ -185,7 +183,8 @@ func (f *Feed) drain(now time.Time) {
 func (f *Feed) lose(to uint64, why string) {
 	from := f.next()
 	f.counts.lost += to - from + 1
-	f.fail(faultLost, "batches %d to %d lost: %s", from, to, why)
+	f.faults.Raise(faultLost, "batches %d to %d lost: %s", from, to, why)
+	f.sink.Lost(from, to, why)
 	f.history.skip(to + 1)
 	f.has, f.last = true, to
 	f.seen = max(f.seen, to+1)
@@ -236,21 +235,14 @@ func (f *Feed) giveUp(why string, now time.Time) {
 func (f *Feed) restart() {
 	f.epoch++
 	f.counts.restarts++
-	f.forget()
-	f.norm.restart()
+	f.forget(ForgetRestart)
 	f.repair.restart(f.canReplay())
-	f.faults, f.reason = 0, ""
+	f.faults.Heal()
 }
 
-// forget empties the holder and takes the cursor back to before the first batch.
-func (f *Feed) forget() {
-	err := f.idx.in(f.h, func(idx shard.Index) error {
-		defer f.refreshStats(idx)
-		return idx.Clear(f.h)
-	})
-	if err != nil {
-		f.refused(err)
-	}
+// forget empties the content and takes the cursor back to before the first batch.
+func (f *Feed) forget(why Forget) {
+	f.sink.Forget(why, &f.faults)
 	f.has, f.last, f.seen = false, 0, 0
 	f.history.reset()
 	f.release()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package indexsrv
+package feed
 
 import (
 	"fmt"
@@ -80,7 +80,7 @@ func (t *zmqTap) unconnected(err error) {
 		return
 	}
 	now := time.Now()
-	t.s.disconnected(err.Error(), now)
+	t.s.Disconnected(err.Error(), now)
 	t.next(now)
 }
 

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package indexsrv
+package feed
 
 import "github.com/zeebo/xxh3"
 
-// historyLen is how many admitted batches a stream can recognise. It is what an
+// HistoryLen is how many admitted batches a stream can recognise. It is what an
 // engine's own replay buffer holds by default, so that whatever a replay repeats
 // is recognised.
-const historyLen = 10_000
+const HistoryLen = 10_000
 
 const historyChunk = 1_000
 
-// history keeps a 64-bit hash of each of the last [historyLen] admitted payloads
+// history keeps a 64-bit hash of each of the last [HistoryLen] admitted payloads
 // by number. It grows to 80 KB as numbers come.
 type history struct {
-	chunks [historyLen / historyChunk][]uint64
+	chunks [HistoryLen / historyChunk][]uint64
 	next   uint64 // one past the last number noted
 }
 
@@ -22,7 +22,7 @@ type history struct {
 func digest(payload []byte) uint64 { return max(xxh3.Hash(payload), 1) }
 
 func (h *history) slot(seq uint64) *uint64 {
-	i := seq % historyLen
+	i := seq % HistoryLen
 	c := &h.chunks[i/historyChunk]
 	if *c == nil {
 		*c = make([]uint64, historyChunk)
@@ -44,8 +44,8 @@ func (h *history) note(seq, sum uint64) { *h.slot(seq) = sum }
 // skip makes the numbers from the last noted one up to seq, exclusive, unknown.
 func (h *history) skip(seq uint64) {
 	from := h.next
-	if seq-from > historyLen {
-		from = seq - historyLen
+	if seq-from > HistoryLen {
+		from = seq - HistoryLen
 	}
 	for ; from < seq; from++ {
 		*h.slot(from) = 0
@@ -55,14 +55,14 @@ func (h *history) skip(seq uint64) {
 
 // get returns the hash of number seq, or 0 where it is unknown.
 func (h *history) get(seq uint64) uint64 {
-	if seq >= h.next || h.next-seq > historyLen {
+	if seq >= h.next || h.next-seq > HistoryLen {
 		return 0
 	}
-	c := h.chunks[seq%historyLen/historyChunk]
+	c := h.chunks[seq%HistoryLen/historyChunk]
 	if c == nil {
 		return 0
 	}
-	return c[seq%historyLen%historyChunk]
+	return c[seq%HistoryLen%historyChunk]
 }
 
 // reset forgets everything; it keeps its memory.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Before: an engine's ROUTER socket. After: stream.
+// Before: an engine's ROUTER socket. After: Stream.
 
-package indexsrv
+package feed
 
 import (
 	"context"
@@ -182,7 +182,7 @@ func (r *zmqReplay) pump(idle time.Duration) (more, done bool) {
 	}
 	if len(r.msgs) > 0 {
 		r.heard = true
-		t.s.replayed(r.req.ID, r.msgs, false, nil, now)
+		t.s.Replayed(r.req.ID, r.msgs, false, nil, now)
 		r.forget()
 		_ = r.wait.Deadline(now.Add(idle))
 	}
@@ -199,7 +199,7 @@ func (r *zmqReplay) finish(end bool, err error) {
 	}
 	t.asking = nil
 	now := time.Now()
-	t.s.replayed(r.req.ID, r.msgs, end, err, now)
+	t.s.Replayed(r.req.ID, r.msgs, end, err, now)
 	r.forget()
 	t.next(now)
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Before: feed.go's inputs from the replay socket. After: feed_apply.go.
+// Before: feed.go's inputs from the replay socket. After: apply.go.
 
-package indexsrv
+package feed
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// maxRetryDelay bounds the doubling of FeedLimits.RetryDelay.
+// maxRetryDelay bounds the doubling of Limits.RetryDelay.
 const maxRetryDelay = 5 * time.Second
 
 // repair is what a feed knows of its replay socket, and what it wants of it.
@@ -83,9 +83,9 @@ func (f *Feed) Connected(now time.Time) {
 		f.release()
 		r.unverified, r.tries = true, 0
 	case f.has:
-		f.fail(faultUnverified, "the connection was lost for a while and there is no replay socket to ask what was missed")
+		f.faults.Raise(faultUnverified, "the connection was lost for a while and there is no replay socket to ask what was missed")
 	case f.canReplay():
-		f.forget()
+		f.forget(ForgetResync)
 		r.restart(true)
 		r.notBefore, r.confirmAt = now, now.Add(f.limits.ConfirmDelay)
 	}
@@ -263,7 +263,7 @@ func (f *Feed) unproven(id uint64, why string, now time.Time) bool {
 		return false
 	}
 	r.unverified, r.hopeless = false, false
-	f.fail(faultUnverified, "%s", why)
+	f.faults.Raise(faultUnverified, "%s", why)
 	f.drain(now)
 	return true
 }
@@ -271,7 +271,7 @@ func (f *Feed) unproven(id uint64, why string, now time.Time) bool {
 // agrees checks a replayed batch against a held one of the same number: other
 // bytes mean that what is held, or what was admitted, is of an older life.
 func (f *Feed) agrees(seq uint64, payload []byte) bool {
-	if digest(f.held[seq].payload) == digest(payload) || !f.decodable(payload) {
+	if digest(f.held[seq].payload) == digest(payload) || !f.sink.Decodable(payload) {
 		return true
 	}
 	f.restart()
@@ -287,7 +287,7 @@ func (f *Feed) repeated(seq uint64, payload []byte, now time.Time) {
 			f.repair.unverified = false
 			f.drain(now)
 		}
-	case known != 0 && f.decodable(payload):
+	case known != 0 && f.sink.Decodable(payload):
 		f.restart()
 	case seq == f.last && f.repair.unverified:
 		// The last number was lost, or it is undecodable now, which proves
@@ -301,8 +301,7 @@ func (f *Feed) repeated(seq uint64, payload []byte, now time.Time) {
 func (f *Feed) fill(seq uint64, payload []byte, now time.Time) bool {
 	if seq == f.next() {
 		f.unhold(seq)
-		if f.stage(seq, payload) {
-			f.staged.replayed = true
+		if f.stage(seq, payload, true) {
 			return true
 		}
 		f.badAgain(seq, payload, now)
@@ -310,7 +309,7 @@ func (f *Feed) fill(seq uint64, payload []byte, now time.Time) bool {
 	}
 	// A hole in the answer, which will be asked for again. What lies behind it
 	// waits like what came live.
-	if f.decodable(payload) && len(f.held) < f.limits.HeldBatches && f.heldLen+len(payload) <= f.limits.HeldBytes {
+	if f.sink.Decodable(payload) && len(f.held) < f.limits.HeldBatches && f.heldLen+len(payload) <= f.limits.HeldBytes {
 		f.hold(seq, payload, true)
 	}
 	return false
@@ -319,7 +318,7 @@ func (f *Feed) fill(seq uint64, payload []byte, now time.Time) bool {
 // badAgain takes an undecodable payload of the replay at the number that is
 // missing: the same bytes a second time mean that there are no others.
 func (f *Feed) badAgain(seq uint64, payload []byte, now time.Time) {
-	f.dropped[dropMalformed]++
+	f.counts.malformed++
 	if f.bad.open && f.bad.seq == seq && f.bad.sum == digest(payload) {
 		f.repair.hopeless = true
 		f.lose(seq, "the engine itself keeps it undecodable")
@@ -351,7 +350,7 @@ func (f *Feed) ReplayEnd(id uint64, now time.Time) {
 	}
 	r.wantJoin, r.unverified = false, false
 	if r.joining {
-		f.faults &^= faultUnverified
+		f.faults.set &^= faultUnverified
 	}
 	f.drain(now)
 	if len(f.held) == 0 && !f.bad.open {
@@ -377,7 +376,7 @@ func (f *Feed) ReplayFailed(id uint64, err error, now time.Time) {
 	if id == 0 || id != r.id {
 		return
 	}
-	f.reason = fmt.Sprintf("replay from %s: %v", f.cfg.ReplayEndpoint, err)
+	f.faults.reason = fmt.Sprintf("replay from %s: %v", f.cfg.ReplayEndpoint, err)
 	wasResync := r.resyncing
 	r.cancel()
 	if wasResync {
@@ -398,7 +397,7 @@ func (f *Feed) ReplayFailed(id uint64, err error, now time.Time) {
 		return
 	}
 	if r.wantJoin || r.unverified || f.bad.open {
-		f.fail(faultUnverified, "what was missed cannot be learned: replay from %s: %v", f.cfg.ReplayEndpoint, err)
+		f.faults.Raise(faultUnverified, "what was missed cannot be learned: replay from %s: %v", f.cfg.ReplayEndpoint, err)
 	}
 	r.deaf, r.wantJoin, r.unverified = true, false, false
 	f.giveUp("the replay does not answer", now)
@@ -417,18 +416,18 @@ func (f *Feed) settled(now time.Time) {
 	r := &f.repair
 	r.tries, r.notBefore = 0, now
 	r.resyncAt = time.Time{}
-	if f.faults&(faultLost|faultUnverified) != 0 && !r.hopeless {
+	if f.faults.set&(faultLost|faultUnverified) != 0 && !r.hopeless {
 		r.resyncAt = now.Add(f.limits.ResyncDelay)
 	}
-	if f.faults == 0 {
-		f.reason = ""
+	if f.faults.set == 0 {
+		f.faults.reason = ""
 	}
 }
 
 // collect keeps one batch of a replay that is to replace the content.
 func (f *Feed) collect(seq uint64, payload []byte, now time.Time) {
 	r := &f.repair
-	if known := f.history.get(seq); known != 0 && known != digest(payload) && f.decodable(payload) {
+	if known := f.history.get(seq); known != 0 && known != digest(payload) && f.sink.Decodable(payload) {
 		f.restart()
 		return
 	}
@@ -469,12 +468,12 @@ func (f *Feed) resync(now time.Time) {
 	}
 	held, heldLen := f.held, f.heldLen
 	f.held = map[uint64]heldBatch{}
-	f.forget()
+	f.forget(ForgetResync)
 	f.held, f.heldLen = held, heldLen
-	f.faults, f.reason = 0, ""
+	f.faults.Heal()
 	for seq, payload := range whole {
 		f.unhold(uint64(seq))
-		if !f.admit(uint64(seq), payload, now) {
+		if !f.admit(uint64(seq), payload, true, now) {
 			r.hopeless = true
 			f.lose(uint64(seq), "the engine itself keeps it undecodable")
 			f.history.note(uint64(seq), digest(payload))
