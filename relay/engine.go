@@ -5,9 +5,23 @@
 package relay
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
+	"time"
+
+	"kindex/relay/feed"
+	"kindex/relay/load"
 )
+
+// MaxRanks bounds the data-parallel ranks of an engine.
+const MaxRanks = load.MaxRanks
+
+// maxLayouts bounds the snapshots of an engine that are being laid out at once,
+// each of which takes memory in proportion to the content.
+const maxLayouts = 2
 
 // EngineConfig describes one engine.
 type EngineConfig struct {
@@ -28,24 +42,149 @@ type EngineConfig struct {
 	// defaults.
 	HistoryBatches int
 	HistoryBytes   int64
-	// Load returns the load of a rank; nil, or a nil source, means that none is
-	// known.
-	Load func(rank int) LoadSource
+	// Feed bounds each rank's admission; zeros mean the defaults.
+	Feed feed.Limits
+	// Load has the engine's load; nil means that none is known. The caller runs it.
+	Load *load.Meter
 	// Log takes what an operator should read; nil means nobody does.
 	Log *slog.Logger
+}
+
+func (c *EngineConfig) validate() error {
+	var errs []error
+	if c.Kind != "vllm" && c.Kind != "sglang" {
+		errs = append(errs, fmt.Errorf("kind %q: it must be vllm or sglang", c.Kind))
+	}
+	if c.Ranks < 0 || c.Ranks > MaxRanks {
+		errs = append(errs, fmt.Errorf("ranks %d: there must be 1 to %d", c.Ranks, MaxRanks))
+	}
+	if c.BlockSize < 0 {
+		errs = append(errs, fmt.Errorf("block size %d: it must be positive, or 0 to learn it", c.BlockSize))
+	}
+	if c.HistoryBatches < 0 || c.HistoryBytes < 0 {
+		errs = append(errs, fmt.Errorf("a history of %d batches and %d bytes: neither may be negative", c.HistoryBatches, c.HistoryBytes))
+	}
+	return errors.Join(errs...)
 }
 
 // Engine is one engine's ranks and their subscribers.
 //
 // Concurrency: any goroutine.
 type Engine struct {
-	cfg   EngineConfig
-	ranks []*Rank
-	waker waker
+	cfg     EngineConfig
+	ranks   []*Rank
+	waker   waker
+	layouts chan struct{}
+	closing atomic.Bool
 
-	mu     sync.Mutex // guards what follows
-	subs   map[*Subscription]struct{}
-	closed bool
+	mu    sync.Mutex // guards what follows
+	epoch uint64     // the last given
+	subs  map[*Subscription]struct{}
+	work  sync.WaitGroup // added to under mu, while not closing
+}
+
+// OpenEngine begins to read the engine that cfg describes through src. It returns
+// at once, whatever the engine does, with an error only where cfg can never work
+// or the process has no room for its sockets. Close must be called in the end,
+// before src is closed.
+func OpenEngine(cfg EngineConfig, src feed.Source) (*Engine, error) {
+	e, err := newEngine(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("engine %s: %w", cfg.Name, err)
+	}
+	for _, r := range e.ranks {
+		if err := r.open(src); err != nil {
+			e.Close()
+			return nil, fmt.Errorf("engine %s, rank %d: %w", cfg.Name, r.number, err)
+		}
+	}
+	return e, nil
+}
+
+// newEngine returns an engine whose ranks have no streams.
+func newEngine(cfg EngineConfig) (*Engine, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	cfg.Ranks = max(cfg.Ranks, 1)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	e := &Engine{cfg: cfg, layouts: make(chan struct{}, maxLayouts), subs: map[*Subscription]struct{}{}}
+	for n := range cfg.Ranks {
+		e.ranks = append(e.ranks, newRank(e, n))
+	}
+	return e, nil
+}
+
+// open begins the rank's stream.
+func (r *Rank) open(src feed.Source) error {
+	cfg := feed.Config{Rank: r.number, Limits: r.engine.cfg.Feed}
+	var err error
+	if cfg.Endpoint, err = feed.RankEndpoint(r.engine.cfg.Endpoint, r.number); err != nil {
+		return err
+	}
+	if r.engine.cfg.Replay != "" {
+		if cfg.ReplayEndpoint, err = feed.RankEndpoint(r.engine.cfg.Replay, r.number); err != nil {
+			return err
+		}
+	}
+	stream, err := feed.Open(src, cfg, r, feed.Hooks{Stands: r.stands})
+	if err != nil {
+		return err
+	}
+	r.stream = stream
+	return nil
+}
+
+// Close ends the engine's streams and subscriptions. It returns when nothing of
+// them runs any more; calls of Next fail from then on.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	e.closing.Store(true)
+	e.mu.Unlock()
+	e.waker.wake()
+	for _, r := range e.ranks {
+		if r.stream != nil {
+			r.stream.Close()
+		}
+	}
+	e.work.Wait()
+}
+
+// run starts fn on a goroutine that Close waits for, unless it was called.
+func (e *Engine) run(fn func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closing.Load() {
+		e.work.Go(fn)
+	}
+}
+
+// nextEpoch returns a number above all given before, by this process or by one
+// that ran earlier.
+func (e *Engine) nextEpoch() uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.epoch = max(e.epoch+1, uint64(time.Now().UnixNano()))
+	return e.epoch
+}
+
+// enter takes s in, unless the engine is closed.
+func (e *Engine) enter(s *Subscription) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing.Load() {
+		return false
+	}
+	e.subs[s] = struct{}{}
+	return true
+}
+
+func (e *Engine) leave(s *Subscription) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.subs, s)
 }
 
 // Name returns the engine's name.

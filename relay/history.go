@@ -145,3 +145,8 @@ func (h *history) find(seq uint64) (uint64, bool) {
 	i := h.tail + uint64(sort.Search(h.len(), func(i int) bool { return h.at(h.tail+uint64(i)).to >= seq }))
 	return i, i < h.head && h.at(i).from <= seq
 }
+
+// after returns the index of the first entry past number seq.
+func (h *history) after(seq uint64) uint64 {
+	return h.tail + uint64(sort.Search(h.len(), func(i int) bool { return h.at(h.tail+uint64(i)).from > seq }))
+}

@@ -107,7 +107,7 @@ const (
 )
 
 // Item is the next thing for a subscriber. It is valid until the next call of
-// Next; the bytes it refers to never change and may be kept longer.
+// Next; the bodies it refers to never change and may be kept longer.
 type Item struct {
 	Kind  ItemKind
 	Rank  int
@@ -124,8 +124,9 @@ type Item struct {
 	LastSequence uint64
 
 	// Load is the newest load record to go with this item: an encoded message
-	// smg.grpc.common.EngineLoad. nil: none is known or due. Where several batches
-	// come in one item it goes with each.
+	// smg.grpc.common.EngineLoad. Empty: none is known or due. Where several
+	// batches come in one item it goes with each. Unlike the bodies it is valid
+	// until the next call of Next only.
 	Load []byte
 }
 

@@ -1,77 +1,221 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Before: feed.Feed. After: Subscription.
+// Before: feed.Feed (batches in the publisher's order). After: the history, read
+// by Subscriptions.
 
 package relay
 
 import (
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"kindex/internal/kv"
+	"kindex/relay/feed"
+	"kindex/relay/live"
+	"kindex/relay/normal"
+	"kindex/relay/wire"
 )
 
 // Rank is one data-parallel rank of an engine: what it holds, its newest batches
 // and where it stands.
 //
-// Concurrency: Info and Stats may be called from any goroutine.
+// Concurrency: Info and Stats may be called from any goroutine. It is its feed's
+// sink, whose calls come one at a time.
 type Rank struct {
 	number int
 	engine *Engine
+	stream *feed.Stream // nil before it is opened
 
-	mu sync.RWMutex // guards what follows
+	// The sink's own, ordered by the feed.
+	dec     wire.Decoder
+	probe   wire.Decoder // tells whether a payload that must wait is a batch
+	batch   kv.Batch
+	norm    *normal.Normaliser
+	staged  *feed.Batch
+	effects live.Effects
+	own     []byte // the batch in work, encoded
+	peer    []byte
+	eventID uint64 // of the peer's form: the next
 
-	epoch    uint64
-	hist     history
-	standing Standing
-	told     uint64 // version of standing
-	has      bool   // something was admitted or lost in this epoch
-	last     uint64 // number of the last of it
-	check    uint64 // of the last batch; 0: it was lost
-	unknown  uint64 // numbers lost since the content was last known to be whole
+	snapshots snapshots
+	fell      atomic.Uint64 // readers that fell out of the history
+
+	mu sync.RWMutex // guards what follows; not the effects
+
+	live      *live.State
+	hist      history
+	epoch     uint64
+	why       string // the epoch began
+	standing  Standing
+	version   uint64    // of standing, from 1
+	life      uint64    // of the publisher, as the feed counts; Primed holds for it
+	has       bool      // something was admitted or lost in this epoch
+	last      uint64    // its number
+	check     uint64    // of it; 0: it was lost
+	timestamp float64   // of the last batch, the engine's clock
+	received  time.Time // the last batch; zero: none in this epoch
+	blockSize int       // as the normaliser learned it
+	unknown   uint64    // numbers lost since the content was last known whole
+	counts    counts
 }
 
-// RankInfo is where a rank stands.
-type RankInfo struct {
-	Rank      int
-	Epoch     uint64
-	Standing  Standing
-	Has       bool   // false: nothing was admitted in this epoch, and the next two mean nothing
-	Sequence  uint64 // the last number admitted, or passed over as lost
-	Check     uint64 // that batch's; 0: it was lost
-	BlockSize int    // tokens; 0: not known yet
+// counts are what a rank counts itself.
+type counts struct {
+	batches, events, holes, lost, restarts, resyncs, mismatches uint64
+	orphansDropped, refused                                     uint64 // of live.Stats, told as faults
 }
 
-// RankStats are a rank's counters. Counts go up over the rank's whole time,
-// epochs included.
-type RankStats struct {
-	RankInfo
+var _ feed.Sink = (*Rank)(nil)
 
-	// Of the feed.
-	Batches, Events               uint64
-	Gaps, Recovered, Lost         uint64
-	Restarts, Resyncs, Duplicates uint64
-	HeldBatches, HeldBytes        uint64
-	Connected                     bool
-	LastBatch                     time.Time
-	EngineTime                    float64
-	Dropped                       map[string]uint64 // by reason; every reason is always there
-	Holes                         uint64            // runs of lost batches
-	HistoryBatches                int
-	HistoryBytes                  int64
-	HistoryFirst                  uint64 // the oldest number kept; means something where HistoryBatches > 0
-	LiveBlocks, LiveCopies        uint64
-	LiveBytes                     uint64
-	Orphans, OrphanBytes          uint64
-	Subscribers                   int
-	MaxLagBatches                 uint64 // of the subscriber furthest behind
-	Snapshots, SnapshotsShared    uint64 // cut, and served from one that was there
-	FellBehind                    uint64 // readers that fell out of the history
-	HashChecked, HashMismatches   uint64
-	HashWarning                   string
+func newRank(e *Engine, number int) *Rank {
+	cfg := &e.cfg
+	return &Rank{
+		number:   number,
+		engine:   e,
+		norm:     normal.New(normal.Config{BlockSize: cfg.BlockSize, Stated: cfg.Kind == "sglang"}),
+		live:     live.New(live.Options{HashTokens: cfg.HashTokens, MaxCuts: 2 * int(numForms) * maxSnapshots}),
+		hist:     newHistory(cfg.HistoryBatches, cfg.HistoryBytes),
+		epoch:    e.nextEpoch(),
+		why:      "the relay started",
+		standing: Standing{Why: "not connected yet"},
+		version:  1,
+	}
 }
 
-// Info returns where the rank stands.
-func (r *Rank) Info() RankInfo {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return RankInfo{Rank: r.number, Epoch: r.epoch, Standing: r.standing, Has: r.has, Sequence: r.last, Check: r.check}
+// Decodable implements [feed.Sink].
+func (r *Rank) Decodable(payload []byte) bool { return r.probe.Decode(payload, &r.batch) == nil }
+
+// Stage implements [feed.Sink].
+func (r *Rank) Stage(b *feed.Batch) bool {
+	if r.dec.Decode(b.Payload, &r.batch) != nil {
+		return false
+	}
+	r.staged = b
+	return true
+}
+
+// Commit implements [feed.Sink]. Whatever the batch's events are worth, its number
+// goes out: a batch that holds nothing of use is an empty one, never a gap.
+func (r *Rank) Commit(f *feed.Faults) {
+	b, batch := r.staged, &r.batch
+	r.staged = nil
+	ops := r.norm.Batch(batch)
+	now := time.Now()
+
+	r.mu.Lock()
+	r.live.Apply(batch, ops, &r.effects)
+	r.raise(f, ops)
+	r.has, r.last, r.check, r.timestamp = true, b.Seq, b.Sum, batch.Timestamp
+	r.received, r.blockSize = now, r.norm.BlockSize()
+	r.counts.batches++
+	r.counts.events += uint64(len(batch.Events))
+	if batch.HasRank && batch.Rank != r.number {
+		r.counts.mismatches++
+	}
+	e := entry{from: b.Seq, to: b.Seq, check: b.Sum, timestamp: batch.Timestamp, received: now.UnixNano()}
+	r.own = live.AppendOwn(appendOwnBatch(r.own[:0], b.Seq, b.Sum, batch.Timestamp), &r.effects)
+	e.bodies[FormOwn] = r.hist.keep(r.own)
+	if !r.engine.cfg.HashTokens {
+		r.peer, r.eventID = live.AppendPeer(appendPeerBatch(r.peer[:0], b.Seq, batch.Timestamp, r.number), &r.effects, r.eventID)
+		e.bodies[FormPeer] = r.hist.keep(r.peer)
+	}
+	r.hist.add(e)
+	r.mu.Unlock()
+	r.engine.waker.wake()
+	r.engine.cfg.Load.Output(r.number, now)
+}
+
+// raise tells the feed what the batch did to the content's exactness. The rank is
+// locked.
+func (r *Rank) raise(f *feed.Faults, ops []normal.Op) {
+	for i := range ops {
+		switch ops[i].Kind {
+		case normal.Clear:
+			r.unknown = 0
+			f.Heal()
+		case normal.Mismatch:
+			f.Raise(feed.FaultBlockSize, "the engine's block size is %d, that of its content so far is %d", ops[i].Size, r.norm.BlockSize())
+		case normal.Store, normal.Remove:
+		}
+	}
+	st := r.live.Stats()
+	if st.OrphansDropped > r.counts.orphansDropped {
+		f.Raise(feed.FaultOrphans, "%d blocks whose parent did not come were dropped", st.OrphansDropped)
+	}
+	if st.Refused > r.counts.refused {
+		f.Raise(feed.FaultRefused, "%d blocks were refused: the limit of live blocks is reached", st.Refused)
+	}
+	r.counts.orphansDropped, r.counts.refused = st.OrphansDropped, st.Refused
+}
+
+// Lost implements [feed.Sink]: a hole, which subscribers see.
+func (r *Rank) Lost(from, to uint64, why string) {
+	r.mu.Lock()
+	r.has, r.last, r.check = true, to, 0
+	r.unknown += to - from + 1
+	r.counts.holes++
+	r.counts.lost += to - from + 1
+	r.hist.add(entry{from: from, to: to, hole: true, why: why, received: time.Now().UnixNano()})
+	r.mu.Unlock()
+	r.engine.waker.wake()
+}
+
+// Forget implements [feed.Sink]: an epoch begins.
+func (r *Rank) Forget(why feed.Forget, _ *feed.Faults) {
+	r.mu.Lock()
+	r.epoch = r.engine.nextEpoch()
+	switch why {
+	case feed.ForgetRestart:
+		r.why = "the engine's publisher restarted"
+		r.counts.restarts++
+		r.norm.Restart()
+	case feed.ForgetResync:
+		r.why = "what was lost has come after all"
+		r.counts.resyncs++
+	}
+	r.live.Clear()
+	r.hist.reset()
+	r.has, r.last, r.check, r.unknown, r.received = false, 0, 0, 0, time.Time{}
+	r.mu.Unlock()
+	r.engine.waker.wake()
+}
+
+// stands is told where the stream stands whenever that is another place.
+func (r *Rank) stands(now feed.Standing, why string) {
+	r.mu.Lock()
+	st := Standing{
+		Primed: r.standing.Primed && now.Epoch == r.life,
+		Exact:  now.State == feed.StateActive,
+		Why:    why,
+	}
+	if now.State == feed.StateActive || now.State == feed.StateDegraded && !now.Repairing {
+		st.Primed = true
+	}
+	r.life = now.Epoch
+	changed := st != r.standing
+	if changed {
+		r.standing = st
+		r.version++
+	}
+	r.mu.Unlock()
+	if changed {
+		r.engine.waker.wake()
+	}
+}
+
+// newest and oldest describe the history for who asks for something else.
+func (r *Rank) newest() string {
+	if !r.has {
+		return "there is none"
+	}
+	return fmt.Sprint(r.last)
+}
+
+func (r *Rank) oldest() string {
+	if r.hist.len() == 0 {
+		return "nothing"
+	}
+	return fmt.Sprintf("from %d", r.hist.at(r.hist.tail).from)
 }

@@ -205,11 +205,15 @@ func (f *Feed) State() State {
 	return StateActive
 }
 
+func (f *Feed) standing() Standing {
+	return Standing{State: f.State(), Repairing: f.repairing() || f.ever && !f.connected && !f.failed, Epoch: f.epoch}
+}
+
 // Status returns a copy of all counters.
 func (f *Feed) Status() Status {
 	return Status{
 		State:       f.State(),
-		Repairing:   f.repairing() || f.ever && !f.connected && !f.failed,
+		Repairing:   f.standing().Repairing,
 		Connected:   f.connected,
 		LastSeq:     f.last,
 		HasSeq:      f.has,

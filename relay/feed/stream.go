@@ -29,7 +29,15 @@ type Stream struct {
 	begun bool  // it is being run: mu is held
 
 	// state publishes feed.State() to readers, who take no lock.
-	state atomic.Uint32
+	state  atomic.Uint32
+	stands Standing // as told last
+}
+
+// Standing is where a stream stands and whether that will change by itself.
+type Standing struct {
+	State     State
+	Repairing bool   // as [Status] has it
+	Epoch     uint64 // the publisher's life, from 1
 }
 
 // Hooks are what the owner of a stream does for it, or wants told. Any may be nil.
@@ -45,6 +53,9 @@ type Hooks struct {
 	// Changed is called, under the stream's lock, when the state is another one;
 	// why is "" where it is active.
 	Changed func(before, now State, why string)
+	// Stands is called, under the stream's lock, with where the stream stands at
+	// first and whenever that is another place; why as above.
+	Stands func(now Standing, why string)
 }
 
 // Open begins the stream that cfg describes. It returns at once, with an error
@@ -167,6 +178,12 @@ func (s *Stream) Next(now time.Time) (req ReplayRequest, ask bool, wake time.Tim
 	state := s.feed.State()
 	if before := State(s.state.Swap(uint32(state))); before != state && s.hooks.Changed != nil {
 		s.hooks.Changed(before, state, s.feed.lastError())
+	}
+	if now := s.feed.standing(); now != s.stands {
+		s.stands = now
+		if s.hooks.Stands != nil {
+			s.hooks.Stands(now, s.feed.lastError())
+		}
 	}
 	return req, ask, wake
 }
