@@ -6,7 +6,10 @@ package engine
 
 import (
 	"cmp"
+	"encoding/binary"
 	"slices"
+
+	"github.com/zeebo/xxh3"
 
 	"kindex/internal/kv"
 )
@@ -26,10 +29,23 @@ type Cache struct {
 
 // entry is what a cached block is, beyond its name.
 type entry struct {
-	engine  kv.EngineHash
-	parent  *kv.EngineHash // nil: the block begins a chain
-	content kv.ContentHash
-	tokens  []uint32
+	engine   kv.EngineHash
+	parent   *kv.EngineHash // nil: the block begins a chain
+	content  kv.ContentHash
+	position Position
+	tokens   []uint32
+}
+
+// Position names a place in the tree of contents: the path of content hashes from
+// a namespace's root to it, hashed.
+type Position uint64
+
+// Root returns the position above every chain of a namespace of this content seed.
+func Root(seed uint64) Position { return Position(seed) }
+
+// Below returns the position of a block below p.
+func (p Position) Below(c kv.ContentHash) Position {
+	return Position(xxh3.HashSeed(binary.LittleEndian.AppendUint64(nil, uint64(c)), uint64(p)))
 }
 
 // newCache returns an empty cache of n blocks of size tokens.
@@ -43,21 +59,26 @@ type sequence struct {
 	salt   string
 	limit  int // tokens it may grow to
 
-	names  []digest // of its whole blocks, as far as they were computed
-	blocks []int32  // physical, in order
-	cached int      // blocks found cached when it was admitted
-	named  int      // blocks named so far
-	wants  int      // blocks it may yet take
+	names  []digest   // of its whole blocks, as far as they were computed
+	places []Position // of the same
+	blocks []int32    // physical, in order
+	cached int        // blocks found cached when it was admitted
+	named  int        // blocks named so far
+	wants  int        // blocks it may yet take
 }
 
 // name computes the names of s's whole blocks among its first n tokens.
 func (c *Cache) name(s *sequence, n int) {
+	seed := kv.ContentSeed("", s.salt)
 	for i := len(s.names); i < n/c.size; i++ {
 		var above *digest
+		place := Root(seed)
 		if i > 0 {
-			above = &s.names[i-1]
+			above, place = &s.names[i-1], s.places[i-1]
 		}
-		s.names = append(s.names, c.hash.next(above, s.tokens[i*c.size:(i+1)*c.size], s.salt))
+		tokens := s.tokens[i*c.size : (i+1)*c.size]
+		s.names = append(s.names, c.hash.next(above, tokens, s.salt))
+		s.places = append(s.places, place.Below(kv.HashBlock(seed, tokens, nil)))
 	}
 }
 
@@ -121,7 +142,10 @@ func (c *Cache) cover(s *sequence, n int) {
 	first := s.named
 	for ; s.named < n/c.size; s.named++ {
 		d := s.names[s.named]
-		if _, ok := c.pool.find(d); ok && c.unique {
+		if i, ok := c.pool.find(d); ok && c.unique {
+			c.pool.use(i) // in the place of the block just computed
+			c.pool.release(s.blocks[s.named])
+			s.blocks[s.named] = i
 			c.stored(s, first, s.named)
 			first = s.named + 1
 			continue
@@ -170,7 +194,7 @@ func (c *Cache) stored(s *sequence, first, past int) {
 	seed := kv.ContentSeed("", s.salt)
 	for i := first; i < past; i++ {
 		d := s.names[i]
-		r := &entry{engine: c.hash.fold(d), parent: parent, tokens: e.Tokens[(i-first)*c.size : (i-first+1)*c.size]}
+		r := &entry{engine: c.hash.fold(d), parent: parent, position: s.places[i], tokens: e.Tokens[(i-first)*c.size : (i-first+1)*c.size]}
 		r.content = kv.HashBlock(seed, r.tokens, nil)
 		if c.told[d] == nil {
 			c.told[d] = r
@@ -206,7 +230,9 @@ func (c *Cache) used() (n, of int) { return len(c.pool.blocks) - c.pool.free, le
 func (c *Cache) content() []Block {
 	out := make([]Block, 0, len(c.told))
 	for d, r := range c.told {
-		out = append(out, Block{Engine: r.engine, Parent: r.parent, Content: r.content, Tokens: r.tokens, Copies: len(c.pool.named[d])})
+		out = append(out, Block{
+			Engine: r.engine, Parent: r.parent, Content: r.content, Position: r.position, Tokens: r.tokens, Copies: len(c.pool.named[d]),
+		})
 	}
 	slices.SortFunc(out, func(a, b Block) int { return cmp.Compare(a.Engine, b.Engine) })
 	return out

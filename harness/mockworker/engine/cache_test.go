@@ -168,8 +168,20 @@ func (m mirror) apply(t *testing.T, events []kv.Event) {
 func (m mirror) equal(t *testing.T, blocks []Block, what string) {
 	t.Helper()
 	want := mirror{}
+	at := map[kv.EngineHash]Position{}
 	for _, b := range blocks {
-		want[b.Engine] = b.Copies
+		want[b.Engine], at[b.Engine] = b.Copies, b.Position
+	}
+	for _, b := range blocks {
+		above := Root(kv.HashSeed)
+		if b.Parent != nil {
+			if above = at[*b.Parent]; above == 0 {
+				t.Fatalf("%s: block %d is cached and the one before it is not", what, b.Engine)
+			}
+		}
+		if b.Position != above.Below(b.Content) {
+			t.Fatalf("%s: block %d is not below the one before it", what, b.Engine)
+		}
 	}
 	if diff := cmp.Diff(want, m); diff != "" {
 		t.Fatalf("%s (-truth +events):\n%.2000s", what, diff)

@@ -420,6 +420,58 @@ func TestLives(t *testing.T) {
 	}
 }
 
+// TestDrop loses batches, such that can be asked for and such that cannot.
+func TestDrop(t *testing.T) {
+	e, err := New(Config{Engine: VLLM, Pub: "tcp://127.0.0.1:0", Replay: "tcp://127.0.0.1:0", BlockSize: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	p := e.Publishers()[0]
+	sub, err := zmq.NewSocket(zmq.SUB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Close()
+	for _, err := range []error{sub.SetLinger(0), sub.SetRcvtimeo(10 * time.Second), sub.Connect(p.Live), sub.SetSubscribe("")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(200 * time.Millisecond) // the subscription has no answer to wait for
+	publish := func() {
+		t.Helper()
+		if _, err := p.Publish([]kv.Event{{Kind: kv.KindCleared}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Drop(2, true)
+	for range 3 {
+		publish()
+	}
+	p.Drop(1, false)
+	publish()
+	publish()
+	for _, want := range []uint64{2, 4} {
+		frames, err := sub.RecvMessageBytes(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, seq, err := wire.ParseMessage(frames); err != nil || seq != want {
+			t.Errorf("live: %d, want %d: %v", seq, want, err)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var kept []uint64
+	for _, b := range p.buffer {
+		kept = append(kept, b.seq)
+	}
+	if !slices.Equal(kept, []uint64{0, 1, 2, 4}) {
+		t.Errorf("kept %v, want all but 3", kept)
+	}
+}
+
 // TestSGLang talks SGLang's contract and reads its events.
 func TestSGLang(t *testing.T) {
 	s := start(t, "--engine sglang --block 4 --blocks 100")

@@ -47,6 +47,8 @@ type Publisher struct {
 	pub     *zmq.Socket // used under mu
 	buffer  []kept      // oldest first; guarded by mu
 	next    uint64      // number of the next batch; guarded by mu
+	drop    int         // batches not to send; guarded by mu
+	keep    bool        // those go into the buffer all the same; guarded by mu
 	ended   atomic.Bool
 	replays sync.WaitGroup
 }
@@ -112,12 +114,29 @@ func (p *Publisher) Publish(events []kv.Event) (uint64, error) {
 	payload := wire.AppendBatch(nil, &b, p.layout)
 	seq := p.next
 	p.next++
+	dropped := p.drop > 0
+	if dropped {
+		if p.drop--; !p.keep {
+			return seq, nil
+		}
+	}
 	p.buffer = append(p.buffer, kept{seq, payload})
 	if extra := len(p.buffer) - p.steps; extra > 0 {
 		p.buffer = append(p.buffer[:0:0], p.buffer[extra:]...)
 	}
+	if dropped {
+		return seq, nil
+	}
 	_, err := p.pub.SendMessage(wire.MakeMessage(p.topic, seq, payload))
 	return seq, err
+}
+
+// Drop has the next n batches lost on their way. With keep they can be asked for;
+// without nobody ever gets them.
+func (p *Publisher) Drop(n int, keep bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drop, p.keep = n, keep
 }
 
 // Published returns the number of the last batch, and whether there is one.
@@ -132,7 +151,7 @@ func (p *Publisher) Published() (uint64, bool) {
 func (p *Publisher) Forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.buffer, p.next = nil, 0
+	p.buffer, p.next, p.drop = nil, 0, 0
 }
 
 // serve answers replay requests until the publisher is closed.

@@ -296,11 +296,12 @@ type Truth struct {
 
 // Block is one cached block.
 type Block struct {
-	Engine  kv.EngineHash  `json:"engine"`
-	Parent  *kv.EngineHash `json:"parent,omitempty"` // absent: it begins a chain
-	Content kv.ContentHash `json:"content"`
-	Tokens  []uint32       `json:"tokens"`
-	Copies  int            `json:"copies"` // physical
+	Engine   kv.EngineHash  `json:"engine"`
+	Parent   *kv.EngineHash `json:"parent,omitempty"` // absent: it begins a chain
+	Content  kv.ContentHash `json:"content"`
+	Position Position       `json:"position"`
+	Tokens   []uint32       `json:"tokens"`
+	Copies   int            `json:"copies"` // physical
 }
 
 func (r *rank) truth() Truth {
