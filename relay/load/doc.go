@@ -12,7 +12,7 @@
 //     asking, in the order of the engine's kind, remembered, and found out again
 //     once it has failed a few times in a row;
 //   - SGLang's load socket, which pushes;
-//   - a function, for an engine that only its own gRPC service describes.
+//   - its own gRPC service, where nothing else is configured.
 //
 // Where two sources speak of one rank, the newer reading counts and the older
 // fills in what the newer does not say.

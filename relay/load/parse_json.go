@@ -71,7 +71,7 @@ type speculativeJSON struct {
 }
 
 type disaggregationJSON struct {
-	Mode             string  `json:"mode"`
+	Mode             string `json:"mode"`
 	PrefillPrealloc  number `json:"prefill_prealloc_queue_reqs"`
 	PrefillBootstrap number `json:"prefill_bootstrap_queue_reqs"` // the same queue, as later releases name it
 	PrefillInflight  number `json:"prefill_inflight_queue_reqs"`

@@ -87,10 +87,10 @@ type LoRA struct {
 
 // Disaggregation is the state of an engine that only prefills or only decodes.
 type Disaggregation struct {
-	Mode                                                   string
-	PrefillPrealloc, PrefillInflight                       int32 // requests
-	DecodePrealloc, DecodeTransfer, DecodeRetracted        int32 // requests
-	TransferSpeedGBs /* GB/s */, TransferLatencyMs float64
+	Mode                                            string
+	PrefillPrealloc, PrefillInflight                int32 // requests
+	DecodePrealloc, DecodeTransfer, DecodeRetracted int32 // requests
+	TransferSpeedGBs /* GB/s */, TransferLatencyMs  float64
 }
 
 // Age returns how old the reading is.
