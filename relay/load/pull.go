@@ -41,8 +41,7 @@ func failf(kind Failure, format string, args ...any) error {
 }
 
 func kindOf(err error) Failure {
-	var f *failure
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*failure](err); ok {
 		return f.kind
 	}
 	return FailTransport

@@ -108,7 +108,7 @@ func TestReplayRequests(t *testing.T) {
 
 func TestLoadReadings(t *testing.T) {
 	l, err := DecodeLoad(pack(list{"LoadStat", 1, 2, 3, 4, nil}))
-	if want := (kv.Load{Running: 1, Waiting: 2, UsedTokens: 3, MaxTokens: 4, Fields: 5}); err != nil || l != want {
+	if want := (kv.Load{Running: 1, Waiting: 2, UsedTokens: 3, MaxTokens: 4, Fields: 5, Nils: 1 << 4}); err != nil || l != want {
 		t.Errorf("the old shape reads as %+v (%v), want %+v", l, err, want)
 	}
 	l, err = DecodeLoad(pack(list{"LoadStat", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, "more", list{}}))
