@@ -113,6 +113,9 @@ func newEngine(cfg EngineConfig) (*Engine, error) {
 	e := &Engine{cfg: cfg, layouts: make(chan struct{}, maxLayouts), subs: map[*Subscription]struct{}{}}
 	for n := range cfg.Ranks {
 		e.ranks = append(e.ranks, newRank(e, n))
+		if src := cfg.Load.Source(n); src != nil {
+			src.Notify(e.waker.wake)
+		}
 	}
 	return e, nil
 }
