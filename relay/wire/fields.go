@@ -70,11 +70,11 @@ func (d *Decoder) word(e *kv.Event, f Field) bool {
 	}
 	switch f {
 	case FieldMedium:
-		e.Medium, e.Tier = s, tierOf(s)
+		e.Medium, e.Tier = s, TierOf(s)
 	case FieldLoRAName:
 		e.LoRAName = s
 	case FieldSpec:
-		e.SpecName, e.Spec = s, specOf(s)
+		e.SpecName, e.Spec = s, SpecOf(s)
 	case FieldOwnership:
 		e.Ownership = s
 	case FieldSession:

@@ -141,8 +141,8 @@ var required = [...]fieldSet{
 	kv.KindCleared: 0,
 }
 
-// tierOf returns the tier that a medium's name means, case as on the wire.
-func tierOf(medium string) kv.Tier {
+// TierOf returns the tier that a medium's name means, case as on the wire.
+func TierOf(medium string) kv.Tier {
 	switch medium {
 	case "", "GPU":
 		return kv.TierDevice
@@ -156,9 +156,9 @@ func tierOf(medium string) kv.Tier {
 	return kv.TierUnknown
 }
 
-// specOf returns the attention kind that a cache group's kind means.
+// SpecOf returns the attention kind that a cache group's kind means.
 // Source: vllm/v1/kv_cache_interface.py, KVCacheSpecKind.
-func specOf(name string) kv.SpecKind {
+func SpecOf(name string) kv.SpecKind {
 	switch name {
 	case "":
 		return kv.SpecUnstated

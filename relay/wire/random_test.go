@@ -100,7 +100,7 @@ func randomField(rng *rand.Rand, e *kv.Event, f Field, l *Layout) {
 		}
 	case FieldMedium:
 		e.Medium = pick(rng, "", "GPU", "CPU", "CPU_PINNED", "DISK", "STORAGE", "EXTERNAL", "TAPE")
-		e.Tier = tierOf(e.Medium)
+		e.Tier = TierOf(e.Medium)
 	case FieldLoRAName:
 		e.LoRAName = pick(rng, append(words, "")...)
 	case FieldExtraKeys:
@@ -109,7 +109,7 @@ func randomField(rng *rand.Rand, e *kv.Event, f Field, l *Layout) {
 		e.Group, e.HasGroup = pick(rng, 0, 1, 200), true
 	case FieldSpec:
 		e.SpecName = pick(rng, "full_attention", "sliding_window", "mamba")
-		e.Spec = specOf(e.SpecName)
+		e.Spec = SpecOf(e.SpecName)
 	case FieldWindow:
 		e.Window, e.HasWindow = pick(rng, 0, 64, 4096), true
 	case FieldLocality:
