@@ -20,6 +20,9 @@ type told struct {
 	hasParent bool
 	stated    bool
 	attr      attr // under the namespace that the event says
+	// foreign is the LoRA name that the event says where the parent's is another:
+	// among the keys it names nothing of the block's. Set once the parent is known.
+	foreign string
 }
 
 // tell makes s.told of op.
@@ -85,9 +88,10 @@ func (s *State) store(t *told, out []bool) {
 				s.contents = t.blocks.AppendHashes(s.contents[:0], p.seed)
 				contents = s.contents
 			}
+			if p.lora != a.lora {
+				t.foreign = a.lora
+			}
 			a.seed, a.lora, a.salt = p.seed, p.lora, p.salt
-		} else {
-			a.lora, a.salt = p.lora, p.salt
 		}
 	}
 	n := len(t.engines)

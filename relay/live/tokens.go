@@ -38,8 +38,14 @@ func (s *State) putBlob(t *told, i int) (ref, size uint32) {
 	}
 	tokens := len(b)
 	if t.keys != nil && len(t.keys[i]) > 0 {
+		foreign := t.foreign
 		for k := range t.keys[i] {
-			b = appendKey(b, &t.keys[i][k])
+			key := &t.keys[i][k]
+			if foreign != "" && key.Kind == kv.ExtraString && key.ID == foreign {
+				foreign = ""
+				continue
+			}
+			b = appendKey(b, key)
 		}
 		b = binary.LittleEndian.AppendUint32(b, uint32(tokens))
 		size = keyed
