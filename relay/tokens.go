@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: RPCs and HTTP requests. After: the services.
+
+package relay
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// Limits of a token file. Chosen, not measured.
+const (
+	maxTokenFile = 1 << 20 // bytes
+	minToken     = 8       // bytes; a shorter one is a mistake
+)
+
+// tokens are the bearer tokens of a file: one a line, empty lines and lines that
+// begin with # left out. The file is read again when it changes.
+//
+// Concurrency: any goroutine.
+type tokens struct {
+	file *watched[[][sha256.Size]byte]
+}
+
+func newTokens(path string, told func(error)) (*tokens, error) {
+	file, err := newWatched([]string{path}, func() (*[][sha256.Size]byte, error) { return readTokens(path) }, told)
+	return &tokens{file}, err
+}
+
+// readTokens returns the hashes of a file's tokens.
+func readTokens(path string) (*[][sha256.Size]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // read only: nothing can be lost
+	text, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxTokenFile {
+		return nil, fmt.Errorf("%s: over %d bytes, no list of tokens is that long", path, maxTokenFile)
+	}
+	var hashes [][sha256.Size]byte
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, maxTokenFile+1)
+	for n := 1; lines.Scan(); n++ {
+		token := bytes.TrimSpace(lines.Bytes())
+		switch {
+		case len(token) == 0 || token[0] == '#':
+		case len(token) < minToken:
+			return nil, fmt.Errorf("%s:%d: a token must have %d bytes or more", path, n, minToken)
+		case bytes.ContainsAny(token, " \t"):
+			return nil, fmt.Errorf("%s:%d: a token must be one word a line", path, n)
+		default:
+			hashes = append(hashes, sha256.Sum256(token))
+		}
+	}
+	if len(hashes) == 0 {
+		return nil, fmt.Errorf("%s: no token in it: it must have one a line", path)
+	}
+	return &hashes, nil
+}
+
+// What a caller is told that has no token, and one that has a wrong one. The
+// secret itself is repeated nowhere.
+var (
+	errNoToken    = errors.New("authorization: must be \"Bearer TOKEN\", this relay asks for a token")
+	errWrongToken = errors.New("authorization: the token is not one of this relay's")
+)
+
+// check returns why an authorization header is refused. Hashes are compared, all
+// of them, so that the time tells nothing of a token.
+func (t *tokens) check(header string) error {
+	scheme, token, ok := strings.Cut(header, " ")
+	if !ok || !strings.EqualFold(scheme, "bearer") {
+		return errNoToken
+	}
+	given := sha256.Sum256([]byte(strings.TrimSpace(token)))
+	found := 0
+	for _, h := range *t.file.get() {
+		found |= subtle.ConstantTimeCompare(given[:], h[:])
+	}
+	if found == 0 {
+		return errWrongToken
+	}
+	return nil
+}
+
+// checkRPC returns why a caller is refused, as a status. Health checks are open:
+// a probe has no token, and they say nothing but that the relay lives.
+func (t *tokens) checkRPC(ctx context.Context, method string) error {
+	if t == nil || strings.HasPrefix(method, "/grpc.health.v1.Health/") {
+		return nil
+	}
+	header := ""
+	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) > 0 {
+		header = values[0]
+	}
+	if err := t.check(header); err != nil {
+		return status.Error(codes.Unauthenticated, err.Error())
+	}
+	return nil
+}
