@@ -15,8 +15,9 @@ import (
 // client asks an index host by the field's HTTP contract: ours and the peer's
 // alike, byte for byte the same requests.
 type client struct {
-	base string
-	http http.Client
+	base   string
+	http   http.Client
+	header map[string]string // of each request
 }
 
 func newClient(port int) *client {
@@ -92,6 +93,9 @@ func (c *client) call(method, path string, body, out any) (status int, err error
 		return 0, err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	for name, value := range c.header {
+		req.Header.Set(name, value)
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return 0, err

@@ -4,27 +4,16 @@ package interop
 
 import (
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 )
 
-const (
-	indexsrvPort = 18190
-	// indexsrvEnv carries the program built outside into the namespace.
-	indexsrvEnv = "KINDEX_INTEROP_INDEXSRV"
-)
+const indexsrvPort = 18190
 
 // buildIndexsrv builds the program as an operator gets it.
 func buildIndexsrv(t *testing.T) {
 	t.Helper()
-	exe := filepath.Join(t.TempDir(), "indexsrv")
-	if out, err := exec.Command("go", "build", "-o", exe, "kindex/cmd/indexsrv").CombinedOutput(); err != nil {
-		t.Fatalf("building indexsrv: %v: %s", err, out)
-	}
-	t.Setenv(indexsrvEnv, exe)
+	build(t, "indexsrv")
 }
 
 // indexHost is our server and its client.
@@ -37,7 +26,7 @@ type indexHost struct {
 func startIndexsrv(t *testing.T) *indexHost {
 	t.Helper()
 	h := &indexHost{client: newClient(indexsrvPort)}
-	h.server = start(t, "indexsrv", nil, os.Getenv(indexsrvEnv), "--listen", fmt.Sprintf("127.0.0.1:%d", indexsrvPort))
+	h.server = start(t, "indexsrv", nil, program("indexsrv"), "--listen", fmt.Sprintf("127.0.0.1:%d", indexsrvPort))
 	h.awaitUp(t, h.server, 20*time.Second)
 	return h
 }

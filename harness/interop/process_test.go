@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// process is a server that a test started; it ends with the test.
+// process is a server that a test started; it ends with the test, and so do the
+// processes that it started itself: they are one group.
 type process struct {
 	name string
 	cmd  *exec.Cmd
@@ -32,7 +33,7 @@ func start(t *testing.T, name string, env []string, args ...string) *process {
 	p.cmd = exec.Command(args[0], args[1:]...)
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -53,10 +54,15 @@ func (p *process) stop() error {
 	select {
 	case <-p.done:
 	case <-time.After(20 * time.Second):
-		_ = p.cmd.Process.Kill()
-		<-p.done
 	}
+	p.kill()
 	return p.err
+}
+
+// kill ends the server and all that it started, at once.
+func (p *process) kill() {
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	<-p.done
 }
 
 func (p *process) exited() bool {

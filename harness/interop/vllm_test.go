@@ -38,22 +38,8 @@ func TestRealEngine(t *testing.T) {
 		return
 	}
 
-	model, err := filepath.Abs("../testdata/fixtures/models/tinyllama")
-	if err != nil {
-		t.Fatal(err)
-	}
 	began := time.Now()
-	engine := start(t, "vllm", []string{
-		"VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1", "VLLM_NO_USAGE_STATS=1",
-		"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_HOST_IP=127.0.0.1", "VLLM_ENABLE_V1_MULTIPROCESSING=0",
-	}, vllmEnv.python(t), "-m", "vllm.entrypoints.openai.api_server",
-		"--model", model, "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", strconv.Itoa(vllmPort),
-		"--load-format", "dummy", "--skip-tokenizer-init", "--enforce-eager", "--dtype", "bfloat16",
-		"--max-model-len", strconv.Itoa(vllmContext), "--max-num-seqs", "8",
-		"--block-size", strconv.Itoa(vllmBlock), "--num-gpu-blocks-override", strconv.Itoa(vllmBlocks),
-		"--enable-prefix-caching", "--enable-prompt-tokens-details", "--distributed-executor-backend", "uni",
-		"--kv-events-config", `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:15557",`+
-			`"replay_endpoint":"tcp://127.0.0.1:15657","topic":"kv-events"}`)
+	engine := startVLLM(t, []string{"VLLM_ENABLE_V1_MULTIPROCESSING=0"}, "--distributed-executor-backend", "uni")
 	host := startIndexsrv(t)
 	reg := registration{
 		Instance: 1, Model: "tiny", Block: vllmBlock,
@@ -100,6 +86,28 @@ func TestRealEngine(t *testing.T) {
 	if err := host.server.stop(); err != nil {
 		t.Errorf("indexsrv after SIGTERM: %v, want exit 0: %s", err, host.server.tail())
 	}
+}
+
+// startVLLM starts the engine's server, which takes minutes.
+func startVLLM(t *testing.T, env []string, args ...string) *process {
+	t.Helper()
+	model, err := filepath.Abs("../testdata/fixtures/models/tinyllama")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return start(t, "vllm", append([]string{
+		"VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1", "VLLM_NO_USAGE_STATS=1",
+		"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_HOST_IP=127.0.0.1",
+	}, env...), append([]string{
+		vllmEnv.python(t), "-m", "vllm.entrypoints.openai.api_server",
+		"--model", model, "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", strconv.Itoa(vllmPort),
+		"--load-format", "dummy", "--skip-tokenizer-init", "--enforce-eager", "--dtype", "bfloat16",
+		"--max-model-len", strconv.Itoa(vllmContext), "--max-num-seqs", "8",
+		"--block-size", strconv.Itoa(vllmBlock), "--num-gpu-blocks-override", strconv.Itoa(vllmBlocks),
+		"--enable-prefix-caching", "--enable-prompt-tokens-details",
+		"--kv-events-config", `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:15557",` +
+			`"replay_endpoint":"tcp://127.0.0.1:15657","topic":"kv-events"}`,
+	}, args...)...)
 }
 
 // predict returns how many tokens of a prompt of n the engine will find cached:
