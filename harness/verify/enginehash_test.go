@@ -3,15 +3,16 @@
 package verify
 
 import (
-	"encoding/hex"
 	"encoding/json"
 	"os"
+	"slices"
 	"testing"
 
 	"kindex/harness/record"
+	"kindex/internal/kv"
 )
 
-// TestEngineHashes compares the hasher with the engine's own functions.
+// TestEngineHashes compares the hashes of requests with the engine's own.
 func TestEngineHashes(t *testing.T) {
 	raw, err := os.ReadFile("../testdata/fixtures/given/hash_vectors.json")
 	if err != nil {
@@ -19,15 +20,15 @@ func TestEngineHashes(t *testing.T) {
 	}
 	var v struct {
 		VLLM []struct {
-			Name        string          `json:"name"`
-			Algo        string          `json:"algo"`
-			NoneHash    string          `json:"none_hash"`
-			BlockSize   int             `json:"block_size"`
-			Tokens      []uint32        `json:"token_ids"`
-			Salt        string          `json:"cache_salt"`
-			LoRA        *record.LoRA    `json:"lora"`
-			MM          []record.MMItem `json:"mm"`
-			BlockHashes []string        `json:"block_hashes"`
+			Name      string          `json:"name"`
+			Algo      string          `json:"algo"`
+			NoneHash  string          `json:"none_hash"`
+			BlockSize int             `json:"block_size"`
+			Tokens    []uint32        `json:"token_ids"`
+			Salt      string          `json:"cache_salt"`
+			LoRA      *record.LoRA    `json:"lora"`
+			MM        []record.MMItem `json:"mm"`
+			Wire      []kv.EngineHash `json:"wire_uint64"`
 		} `json:"vllm"`
 	}
 	if err := json.Unmarshal(raw, &v); err != nil {
@@ -42,15 +43,13 @@ func TestEngineHashes(t *testing.T) {
 			t.Fatalf("%s %s: no hasher", c.Name, c.Algo)
 		}
 		r := &request{req: &record.Req{Salt: c.Salt, LoRA: c.LoRA, MM: c.MM}}
-		got := h.digests(r, c.Tokens, c.BlockSize)
-		if len(got) != len(c.BlockHashes) {
-			t.Fatalf("%s %s: %d blocks, want %d", c.Name, c.Algo, len(got), len(c.BlockHashes))
+		if got := h.hashes(r, c.Tokens, c.BlockSize); !slices.Equal(got, c.Wire) {
+			t.Errorf("%s %s: %d, want %d", c.Name, c.Algo, got, c.Wire)
 		}
-		for i := range got {
-			if s := hex.EncodeToString(got[i]); s != c.BlockHashes[i] {
-				t.Errorf("%s %s: block %d is %s, want %s", c.Name, c.Algo, i, s, c.BlockHashes[i])
-				break
-			}
+	}
+	for _, h := range []record.Header{{}, {HashAlgo: "sha256"}, {HashAlgo: "sha256", NoneHash: "00"}, {HashAlgo: "sglang", NoneHash: "00"}} {
+		if newHasher(&h) != nil {
+			t.Errorf("a hasher for %q and %q", h.HashAlgo, h.NoneHash)
 		}
 	}
 }
