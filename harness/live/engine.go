@@ -10,10 +10,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"path/filepath"
 	"sync"
 	"time"
 
 	"kindex/harness/mockworker"
+	"kindex/harness/proc"
 	"kindex/harness/record"
 	"kindex/harness/verify"
 )
@@ -28,7 +30,7 @@ type engine struct {
 	block     int
 	device    bool // the engine counts what lies on the device only
 	rules     map[string]verify.Judged
-	proc      *process
+	proc      *proc.Process
 	client    *client
 
 	open  map[string]asked // requests not answered yet; by the reading goroutine alone
@@ -76,15 +78,15 @@ func startEngine(c *Config, id, model, path string, cl *client) (*engine, error)
 	if len(f.Ranks()) != 1 {
 		return nil, fmt.Errorf("%s: %d ranks: a run plays recordings of one", path, len(f.Ranks()))
 	}
-	e.proc, err = start(c.Bin, "mockworker", true, "--recording", path, "--loop", "--report", "--gate",
+	e.proc, err = proc.Talk(filepath.Join(c.Bin, "mockworker"), "--recording", path, "--loop", "--report", "--gate",
 		"--speed", fmt.Sprint(c.Speed), "--pub", "tcp://127.0.0.1:0", "--replay", "tcp://127.0.0.1:0")
 	return e, err
 }
 
 // follow reads the report until it ends.
 func (e *engine) follow(ctx context.Context) {
-	defer e.proc.wait()
-	in := bufio.NewScanner(e.proc.out)
+	defer e.proc.Wait()
+	in := bufio.NewScanner(e.proc.Out)
 	in.Buffer(nil, maxReportLine)
 	for in.Scan() {
 		if err := e.told(ctx, in.Bytes()); err != nil {
@@ -93,7 +95,7 @@ func (e *engine) follow(ctx context.Context) {
 			e.mu.Unlock()
 		}
 	}
-	_, _ = io.Copy(io.Discard, e.proc.out) // a line too long: the program must still be able to end
+	_, _ = io.Copy(io.Discard, e.proc.Out) // a line too long: the program must still be able to end
 }
 
 // told takes one line of the report.
@@ -133,7 +135,7 @@ func (e *engine) told(ctx context.Context, line []byte) error {
 
 // next lets the engine go on.
 func (e *engine) next() error {
-	if _, err := io.WriteString(e.proc.stdin, "\n"); err != nil {
+	if _, err := io.WriteString(e.proc.Stdin, "\n"); err != nil {
 		return fmt.Errorf("mock worker: %w", err)
 	}
 	return nil
@@ -148,7 +150,7 @@ func (e *engine) register(ctx context.Context, r mockworker.Ready) error {
 	if err != nil {
 		return err
 	}
-	return until(ctx, 10*time.Second, func() bool {
+	return proc.Until(ctx, 10*time.Second, func() bool {
 		l, ok := e.listener(ctx)
 		return ok && l.Status == "active"
 	})
@@ -175,7 +177,7 @@ func (e *engine) ask(ctx context.Context, q *mockworker.Request) asked {
 	want, published := q.Published["0"]
 	a.fresh = !published
 	if published {
-		a.late = nil != until(ctx, time.Second, func() bool {
+		a.late = nil != proc.Until(ctx, time.Second, func() bool {
 			l, ok := e.listener(ctx)
 			return ok && l.LastSeq != nil && *l.LastSeq >= want && l.Epoch >= uint64(q.Life)
 		})
@@ -237,22 +239,4 @@ func (e *engine) judge(r *mockworker.Response, a asked) {
 		how = "WRONG"
 	}
 	e.last = fmt.Sprintf("%s: predicted %d, cached %d (%s)", r.ID, a.predicted, r.Cached, how)
-}
-
-// until calls ok every few milliseconds until it holds, within d.
-func until(ctx context.Context, d time.Duration, ok func() bool) error {
-	end := time.Now().Add(d)
-	t := time.NewTicker(5 * time.Millisecond)
-	defer t.Stop()
-	for !ok() {
-		if time.Now().After(end) {
-			return fmt.Errorf("not within %v", d)
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-t.C:
-		}
-	}
-	return nil
 }

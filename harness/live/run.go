@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
 	"kindex/asm"
+	"kindex/harness/proc"
 )
 
 // run is one run.
@@ -20,7 +22,7 @@ type run struct {
 	cfg     Config
 	out     io.Writer
 	tty     bool
-	host    *process
+	host    *proc.Process
 	client  *client
 	engines []*engine
 	readers sync.WaitGroup
@@ -88,14 +90,14 @@ func (r *run) start(ctx context.Context) error {
 	for _, w := range r.cfg.Workers {
 		args = append(args, "--worker", w)
 	}
-	if r.host, err = start(r.cfg.Bin, "indexsrv", false, args...); err != nil {
+	if r.host, err = proc.Start(filepath.Join(r.cfg.Bin, "indexsrv"), nil, args...); err != nil {
 		return err
 	}
 	r.client = newClient(addr)
-	err = until(ctx, 15*time.Second, func() bool {
-		return r.host.ended() != nil || r.client.call(ctx, "GET", "/health", nil, nil) == nil
+	err = proc.Until(ctx, 15*time.Second, func() bool {
+		return r.host.Ended() != nil || r.client.call(ctx, "GET", "/health", nil, nil) == nil
 	})
-	if end := r.host.ended(); end != nil {
+	if end := r.host.Ended(); end != nil {
 		return end
 	}
 	if err != nil {
@@ -133,8 +135,8 @@ func (r *run) play(ctx context.Context) error {
 			if err := e.register(ctx, ready); err != nil {
 				return fmt.Errorf("%s: %w", e.id, err)
 			}
-		case <-e.proc.done:
-			return e.proc.ended()
+		case <-e.proc.Done():
+			return e.proc.Ended()
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -151,12 +153,12 @@ func (r *run) play(ctx context.Context) error {
 func (r *run) stop() error {
 	var errs []error
 	for _, e := range r.engines {
-		_ = e.proc.stdin.Close()
-		errs = append(errs, e.proc.stop())
+		_ = e.proc.Stdin.Close()
+		errs = append(errs, e.proc.Stop())
 	}
 	r.readers.Wait()
 	if r.host != nil {
-		errs = append(errs, r.host.stop())
+		errs = append(errs, r.host.Stop())
 	}
 	return errors.Join(errs...)
 }

@@ -31,12 +31,12 @@ func (r *run) show(ctx context.Context) error {
 		case <-ctx.Done():
 			r.draw(context.WithoutCancel(ctx))
 			return nil
-		case <-r.host.done:
-			return r.host.ended()
+		case <-r.host.Done():
+			return r.host.Ended()
 		case <-t.C:
 		}
 		for _, e := range r.engines {
-			if err := e.proc.ended(); err != nil {
+			if err := e.proc.Ended(); err != nil {
 				return err
 			}
 		}
@@ -89,7 +89,7 @@ func (r *run) draw(ctx context.Context) {
 	defer cancel()
 	rows, err := r.rows(ctx)
 	if err != nil {
-		if r.host.ended() == nil && ctx.Err() == nil {
+		if r.host.Ended() == nil && ctx.Err() == nil {
 			r.printf("%v\n", err)
 		}
 		return

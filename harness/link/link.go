@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package link
+
+import (
+	"fmt"
+	"net"
+	"sync"
+)
+
+// pieceBytes is what one direction of a connection takes up at a time.
+const pieceBytes = 64 << 10
+
+// Link is one proxy.
+//
+// Concurrency: any goroutine.
+type Link struct {
+	to       string
+	listener net.Listener
+	ended    chan struct{}
+	all      sync.WaitGroup
+
+	mu     sync.Mutex
+	open   chan struct{} // closed while the link is whole
+	cut    bool
+	conns  map[net.Conn]struct{}
+	passed uint64
+}
+
+// Open listens on a free port of the loopback for connections to be passed on to the
+// address to, which need not listen yet.
+func Open(to string) (*Link, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("link: %w", err)
+	}
+	l := &Link{to: to, listener: listener, ended: make(chan struct{}), open: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+	close(l.open)
+	l.all.Go(l.accept)
+	return l, nil
+}
+
+// Addr is where the link listens, host:port.
+func (l *Link) Addr() string { return l.listener.Addr().String() }
+
+// Cut lets nothing through from now on.
+func (l *Link) Cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.cut {
+		l.cut, l.open = true, make(chan struct{})
+	}
+}
+
+// Heal lets everything through again.
+func (l *Link) Heal() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cut {
+		l.cut = false
+		close(l.open)
+	}
+}
+
+// Passed returns the bytes that went through, in both directions.
+func (l *Link) Passed() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.passed
+}
+
+// Close ends the link and every connection.
+func (l *Link) Close() error {
+	close(l.ended)
+	err := l.listener.Close()
+	l.mu.Lock()
+	for c := range l.conns {
+		_ = c.Close()
+	}
+	l.mu.Unlock()
+	l.all.Wait()
+	return err
+}
+
+// pass waits until the link is whole, and reports whether it goes on at all.
+func (l *Link) pass(n int) bool {
+	for {
+		l.mu.Lock()
+		open, cut := l.open, l.cut
+		if !cut {
+			l.passed += uint64(n)
+		}
+		l.mu.Unlock()
+		if !cut {
+			return true
+		}
+		select {
+		case <-open:
+		case <-l.ended:
+			return false
+		}
+	}
+}
+
+func (l *Link) accept() {
+	for {
+		from, err := l.listener.Accept()
+		if err != nil {
+			return
+		}
+		if !l.keep(from) {
+			return
+		}
+		l.all.Go(func() { l.join(from) })
+	}
+}
+
+// keep notes a connection, to be closed with the link; false where that has ended.
+func (l *Link) keep(c net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-l.ended:
+		_ = c.Close()
+		return false
+	default:
+	}
+	l.conns[c] = struct{}{}
+	return true
+}
+
+func (l *Link) drop(c net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.conns, c)
+	_ = c.Close()
+}
+
+// join passes both directions of one connection on.
+func (l *Link) join(from net.Conn) {
+	defer l.drop(from)
+	if !l.pass(0) {
+		return
+	}
+	to, err := net.Dial("tcp", l.to)
+	if err != nil || !l.keep(to) {
+		return // closed, which is what the other end would have done
+	}
+	defer l.drop(to)
+	var both sync.WaitGroup
+	both.Go(func() { l.copy(to, from) })
+	both.Go(func() { l.copy(from, to) })
+	both.Wait()
+}
+
+// copy passes one direction on until either end is gone; then both are.
+func (l *Link) copy(dst, src net.Conn) {
+	defer func() { _, _ = dst.Close(), src.Close() }()
+	b := make([]byte, pieceBytes)
+	for {
+		n, err := src.Read(b)
+		if !l.pass(n) {
+			return
+		}
+		if n > 0 {
+			if _, werr := dst.Write(b[:n]); werr != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
