@@ -14,26 +14,26 @@ import "kindex/internal/kv"
 // Concurrency: one goroutine. Cost: about 100 ns and 50 bytes a block.
 type Book struct {
 	blocks map[kv.EngineHash]block
-	// more are the copies in other places than the block's first, and second ones.
-	more map[spot]uint32
+	// more are the copies of a block in other places than its first ones.
+	more map[kv.EngineHash][]copies
 	sum  uint64
 }
 
-// block is an engine hash held: its position, and where its first copies lie.
+// block is an engine hash held: its position, and its first copies.
 type block struct {
 	position uint64
-	place    place
-	copies   uint32
+	copies
+}
+
+// copies are the copies of one block at one place.
+type copies struct {
+	place
+	n uint32
 }
 
 type place struct {
 	tier  kv.Tier
 	group uint8
-}
-
-type spot struct {
-	engine kv.EngineHash
-	place
 }
 
 // Store is a run of blocks, each the child of the one before it. Without contents
@@ -75,17 +75,20 @@ func (b *Book) Store(st *Store) bool {
 		position = parent.position
 	}
 	if b.blocks == nil {
-		b.blocks, b.more = map[kv.EngineHash]block{}, map[spot]uint32{}
+		b.blocks, b.more = map[kv.EngineHash]block{}, map[kv.EngineHash][]copies{}
 	}
 	for i, e := range st.Engines {
 		position = Child(position, st.Contents[i])
-		if old, ok := b.blocks[e]; ok && old.position != position {
-			b.forget(e, old)
+		bl, ok := b.blocks[e]
+		switch {
+		case ok && bl.position == position:
+			b.add(e, at)
+			continue
+		case ok:
+			b.forget(e, bl)
 		}
-		if _, ok := b.blocks[e]; !ok {
-			b.blocks[e] = block{position: position, place: at}
-		}
-		b.add(e, at)
+		b.blocks[e] = block{position: position, copies: copies{at, 1}}
+		b.count(e, position, at, 0, 1)
 	}
 	return true
 }
@@ -94,91 +97,95 @@ func (b *Book) Store(st *Store) bool {
 func (b *Book) add(e kv.EngineHash, at place) {
 	bl := b.blocks[e]
 	if bl.place == at {
-		b.count(e, &bl, at, bl.copies, bl.copies+1)
-		bl.copies++
+		b.count(e, bl.position, at, bl.n, bl.n+1)
+		bl.n++
 		b.blocks[e] = bl
 		return
 	}
-	n := b.more[spot{e, at}]
-	b.count(e, &bl, at, n, n+1)
-	b.more[spot{e, at}] = n + 1
+	list := b.more[e]
+	for i := range list {
+		if c := &list[i]; c.place == at {
+			b.count(e, bl.position, at, c.n, c.n+1)
+			c.n++
+			return
+		}
+	}
+	b.more[e] = append(list, copies{at, 1})
+	b.count(e, bl.position, at, 0, 1)
 }
 
 // count moves the sum as the copies of e at one place change.
-func (b *Book) count(e kv.EngineHash, bl *block, at place, was, is uint32) {
+func (b *Book) count(e kv.EngineHash, position uint64, at place, was, is uint32) {
 	if was > 0 {
-		b.sum -= Copies(e, bl.position, at.tier, at.group, was)
+		b.sum -= Copies(e, position, at.tier, at.group, was)
 	}
 	if is > 0 {
-		b.sum += Copies(e, bl.position, at.tier, at.group, is)
+		b.sum += Copies(e, position, at.tier, at.group, is)
 	}
 }
 
 // Remove takes one copy of each of engines out of one tier and group. It returns
 // false when one was not there.
 func (b *Book) Remove(tier kv.Tier, group uint8, engines []kv.EngineHash) bool {
-	at, whole := place{tier, group}, true
+	whole := true
 	for _, e := range engines {
-		bl, ok := b.blocks[e]
-		n := b.more[spot{e, at}]
-		switch {
-		case ok && bl.place == at && bl.copies > 0:
-			b.count(e, &bl, at, bl.copies, bl.copies-1)
-			bl.copies--
-			b.blocks[e] = bl
-			if bl.copies == 0 {
-				b.settle(e, bl)
-			}
-		case ok && n > 0:
-			b.count(e, &bl, at, n, n-1)
-			if n == 1 {
-				delete(b.more, spot{e, at})
-			} else {
-				b.more[spot{e, at}] = n - 1
-			}
-		default:
+		if !b.remove(e, place{tier, group}) {
 			whole = false
 		}
 	}
 	return whole
 }
 
-// settle makes other copies of e its first, or ends it: the first are gone.
-func (b *Book) settle(e kv.EngineHash, bl block) {
-	if len(b.more) > 0 {
-		for _, at := range b.elsewhere(e) {
-			bl.place, bl.copies = at, b.more[spot{e, at}]
-			delete(b.more, spot{e, at})
+func (b *Book) remove(e kv.EngineHash, at place) bool {
+	bl, ok := b.blocks[e]
+	if !ok {
+		return false
+	}
+	list := b.more[e]
+	if bl.place == at {
+		b.count(e, bl.position, at, bl.n, bl.n-1)
+		switch bl.n--; {
+		case bl.n > 0:
 			b.blocks[e] = bl
-			return
+		case len(list) > 0: // others become the first
+			bl.copies = list[len(list)-1]
+			b.blocks[e] = bl
+			b.trim(e, list, len(list)-1)
+		default:
+			delete(b.blocks, e)
+		}
+		return true
+	}
+	for i := range list {
+		if c := &list[i]; c.place == at {
+			b.count(e, bl.position, at, c.n, c.n-1)
+			if c.n--; c.n == 0 {
+				b.trim(e, list, i)
+			}
+			return true
 		}
 	}
-	delete(b.blocks, e)
+	return false
+}
+
+// trim takes element i out of the list of e's further copies.
+func (b *Book) trim(e kv.EngineHash, list []copies, i int) {
+	list[i] = list[len(list)-1]
+	if list = list[:len(list)-1]; len(list) == 0 {
+		delete(b.more, e)
+	} else {
+		b.more[e] = list
+	}
 }
 
 // forget ends e with all its copies.
 func (b *Book) forget(e kv.EngineHash, bl block) {
-	b.count(e, &bl, bl.place, bl.copies, 0)
-	if len(b.more) > 0 {
-		for _, at := range b.elsewhere(e) {
-			b.count(e, &bl, at, b.more[spot{e, at}], 0)
-			delete(b.more, spot{e, at})
-		}
+	b.count(e, bl.position, bl.place, bl.n, 0)
+	for _, c := range b.more[e] {
+		b.count(e, bl.position, c.place, c.n, 0)
 	}
+	delete(b.more, e)
 	delete(b.blocks, e)
-}
-
-// elsewhere returns where copies of e lie besides its first.
-func (b *Book) elsewhere(e kv.EngineHash) (at []place) {
-	for tier := range kv.Tier(kv.LocalTiers) {
-		for group := range 256 {
-			p := place{tier, uint8(group)}
-			if _, ok := b.more[spot{e, p}]; ok {
-				at = append(at, p)
-			}
-		}
-	}
-	return at
 }
 
 // Clear makes the content empty.
