@@ -44,7 +44,7 @@ func (s *State) Cut() (*Cut, error) {
 		of:     &s.cuts,
 		recs:   slab[record]{chunks: slices.Clone(s.recs.chunks), next: s.recs.next},
 		nodes:  slab[node]{chunks: slices.Clone(s.nodes.chunks), next: s.nodes.next},
-		blobs:  s.blobs.chunks[:len(s.blobs.chunks):len(s.blobs.chunks)],
+		blobs:  slices.Clip(s.blobs.chunks),
 		attrs:  slices.Clone(s.attrs.list),
 		blocks: s.stats.Blocks, copies: s.stats.Copies, ghosts: s.stats.Ghosts,
 		salt: s.salt, hashed: s.opts.HashTokens,

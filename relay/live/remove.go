@@ -15,6 +15,7 @@ import (
 func (s *State) remove(b *kv.Batch, op *normal.Op) {
 	at := placeOf(op.Tier, op.Group)
 	s.fx.remove(eventOf(b, op), at)
+	s.warm += s.held.touch(&s.recs, op.Engines)
 	for _, e := range op.Engines {
 		e := uint64(e)
 		if s.room.live > 0 && s.room.takeOut(at, e) {

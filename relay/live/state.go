@@ -78,6 +78,7 @@ type State struct {
 	stats  Stats // counters; what is there now is filled in by Stats
 	salt   uint64
 	freshN uint64
+	warm   uint64 // of table.touch, kept so that its reads are
 
 	// Buffers of the operation in work.
 	told     told

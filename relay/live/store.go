@@ -101,6 +101,7 @@ func (s *State) store(t *told, out []bool) {
 	if !s.fits(t, &a, n) {
 		return
 	}
+	s.warm += s.held.touch(&s.recs, t.engines)
 	num := s.attrs.intern(&a)
 	w := walk{s: s, t: t, attr: num, cur: cur, position: position}
 	s.fx.store(s.attrs.list[num], fxBoth, t.hasParent, t.parent)

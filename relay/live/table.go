@@ -2,6 +2,8 @@
 
 package live
 
+import "kindex/internal/kv"
+
 // tableParts is how many tables of their own a table is: each grows by itself, so
 // that no insertion moves more than a 256th of all.
 const tableParts = 256
@@ -159,4 +161,21 @@ func (t *table) bytes() uint64 {
 		n += 8 * uint64(cap(t.parts[i].slots))
 	}
 	return n
+}
+
+// touch reads where keys are looked up first, all at once, so that what the caches
+// lack comes together and not one after another; and the records found there. What
+// it returns means nothing.
+func (t *table) touch(recs *slab[record], keys []kv.EngineHash) (sum uint64) {
+	for _, e := range keys {
+		h := t.mix(uint64(e))
+		p := &t.parts[h>>56]
+		if p.used == 0 {
+			continue
+		}
+		if w := p.slots[home(h<<8, len(p.slots))]; w>>32 == h<<8>>32 {
+			sum += recs.at(uint32(w)).position
+		}
+	}
+	return sum
 }
