@@ -76,6 +76,7 @@ type Engine struct {
 	waker   waker
 	layouts chan struct{}
 	closing atomic.Bool
+	done    chan struct{} // closed with closing
 
 	mu    sync.Mutex // guards what follows
 	epoch uint64     // the last given
@@ -110,7 +111,7 @@ func newEngine(cfg EngineConfig) (*Engine, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{cfg: cfg, layouts: make(chan struct{}, maxLayouts), subs: map[*Subscription]struct{}{}}
+	e := &Engine{cfg: cfg, layouts: make(chan struct{}, maxLayouts), done: make(chan struct{}), subs: map[*Subscription]struct{}{}}
 	for n := range cfg.Ranks {
 		e.ranks = append(e.ranks, newRank(e, n))
 		if src := cfg.Load.Source(n); src != nil {
@@ -144,7 +145,9 @@ func (r *Rank) open(src feed.Source) error {
 // them runs any more; calls of Next fail from then on.
 func (e *Engine) Close() {
 	e.mu.Lock()
-	e.closing.Store(true)
+	if !e.closing.Swap(true) {
+		close(e.done)
+	}
 	e.mu.Unlock()
 	e.waker.wake()
 	for _, r := range e.ranks {

@@ -7,12 +7,16 @@ package relay
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"kindex/relay/live"
 )
 
 // maxSnapshots bounds a rank's snapshots in one form that are kept at once.
 const maxSnapshots = 4
+
+// cutDelay is how long a snapshot waits when too many cuts are open.
+const cutDelay = 10 * time.Millisecond
 
 // snapshot is the content of a rank at one position of its history, in one form.
 // It is laid out by a goroutine of its own; then any number of readers are told
@@ -128,18 +132,8 @@ func (r *Rank) cut(s *snapshot) {
 	r.engine.layouts <- struct{}{}
 	defer func() { <-r.engine.layouts }()
 
-	r.mu.Lock()
-	cut, err := r.live.Cut()
-	s.epoch, s.pos, s.ts = r.epoch, r.hist.head, r.timestamp
-	s.head = Chunk{UnknownBefore: r.unknown, Through: r.last, Check: r.check}
-	r.mu.Unlock()
-	ss := &r.snapshots
-	if err != nil {
-		// Cuts of dropped snapshots are not closed yet: whoever waits joins anew.
-		ss.mu.Lock()
-		ss.remove(s)
-		ss.mu.Unlock()
-		r.engine.waker.wake()
+	cut := r.take(s)
+	if cut == nil {
 		return
 	}
 	s.mu.Lock()
@@ -154,6 +148,7 @@ func (r *Rank) cut(s *snapshot) {
 	s.bodies = make([][]byte, s.head.Count)
 	s.mu.Unlock()
 
+	ss := &r.snapshots
 	ss.mu.Lock()
 	s.ready.Store(true)
 	if s.refs == 0 || s.dropped.Load() {
@@ -161,6 +156,27 @@ func (r *Rank) cut(s *snapshot) {
 	}
 	ss.mu.Unlock()
 	r.engine.waker.wake()
+}
+
+// take cuts the content and notes where. It returns nil when the engine is closed
+// before there was room for a cut: those of dropped snapshots close as soon as
+// nobody encodes a chunk of them.
+func (r *Rank) take(s *snapshot) *live.Cut {
+	for {
+		r.mu.Lock()
+		cut, err := r.live.Cut()
+		s.epoch, s.pos, s.ts = r.epoch, r.hist.head, r.timestamp
+		s.head = Chunk{UnknownBefore: r.unknown, Through: r.last, Check: r.check}
+		r.mu.Unlock()
+		if err == nil {
+			return cut
+		}
+		select {
+		case <-r.engine.done:
+			return nil
+		case <-time.After(cutDelay):
+		}
+	}
 }
 
 // chunk returns chunk i, or false where s was dropped meanwhile. shared says that

@@ -216,6 +216,9 @@ func (s *Subscription) look() (told bool, at time.Time, err error) {
 func (s *Subscription) finish(err error) {
 	s.end = err
 	s.release()
+	for _, r := range s.readers {
+		r.following.Store(false)
+	}
 }
 
 // release lets go of all snapshots.
