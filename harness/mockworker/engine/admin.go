@@ -6,7 +6,6 @@ package engine
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -25,6 +24,8 @@ const maxQuestion = 64 << 20
 //	                find of the prompt: a list of [Reuse]
 //	POST /generate  {"request_id":"","token_ids":[...],"cache_salt":"","max_tokens":n,
 //	                "rank":n}: an answer, as [Answer]; rank absent: the engine chooses
+//	POST /drop      {"rank":0,"batches":n,"keep":true}: the next n batches are lost on
+//	                their way; with keep a replay has them
 //	POST /reset     empties the caches: 409 while something runs
 //	POST /restart   another life on the same sockets
 //	GET  /health
@@ -50,6 +51,7 @@ func OpenAdmin(e *Engine, addr string) (*Admin, error) {
 	mux.HandleFunc("POST /reuse", a.reuse)
 	mux.HandleFunc("POST /generate", a.generate)
 	mux.HandleFunc("POST /reset", a.reset)
+	mux.HandleFunc("POST /drop", a.drop)
 	mux.HandleFunc("POST /restart", func(w http.ResponseWriter, _ *http.Request) {
 		e.Restart()
 		say(w, http.StatusOK, "restarted")
@@ -88,6 +90,27 @@ func (a *Admin) reuse(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+func (a *Admin) drop(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		Rank    int  `json:"rank"`
+		Batches int  `json:"batches"`
+		Keep    bool `json:"keep"`
+	}
+	if !read(w, r, &q) {
+		return
+	}
+	pubs := a.engine.Publishers()
+	switch {
+	case q.Rank < 0 || q.Rank >= len(pubs):
+		say(w, http.StatusBadRequest, fmt.Sprintf("rank: %d: must be 0 to %d", q.Rank, len(pubs)-1))
+	case q.Batches < 0:
+		say(w, http.StatusBadRequest, "batches: must not be negative")
+	default:
+		pubs[q.Rank].Drop(q.Batches, q.Keep)
+		say(w, http.StatusOK, "from the next batch on")
+	}
+}
+
 func (a *Admin) reset(w http.ResponseWriter, _ *http.Request) {
 	ok, message := a.engine.flush()
 	if !ok {
@@ -100,6 +123,10 @@ func (a *Admin) reset(w http.ResponseWriter, _ *http.Request) {
 func (a *Admin) generate(w http.ResponseWriter, r *http.Request) {
 	var q question
 	if !read(w, r, &q) {
+		return
+	}
+	if q.MaxTokens < 0 {
+		say(w, http.StatusBadRequest, "max_tokens: must not be negative")
 		return
 	}
 	req := Request{ID: q.ID, Tokens: q.Tokens, Salt: q.Salt, MaxTokens: q.MaxTokens, Rank: -1}
@@ -122,16 +149,10 @@ func (a *Admin) generate(w http.ResponseWriter, r *http.Request) {
 }
 
 // read decodes a body, or says what is wrong with it.
-func read(w http.ResponseWriter, r *http.Request, into *question) bool {
+func read(w http.ResponseWriter, r *http.Request, into any) bool {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxQuestion))
 	d.DisallowUnknownFields()
-	err := d.Decode(into)
-	switch {
-	case err != nil:
-	case into.MaxTokens < 0:
-		err = errors.New("max_tokens: must not be negative")
-	}
-	if err != nil {
+	if err := d.Decode(into); err != nil {
 		say(w, http.StatusBadRequest, err.Error())
 		return false
 	}

@@ -314,7 +314,8 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("events: %v, want Unimplemented", err)
 	}
 	for path, body := range map[string]any{
-		"/reuse": map[string]any{"tokens": 1}, "/generate": map[string]any{"token_ids": []int{}}, "/generate#2": map[string]any{"max_tokens": -1},
+		"/reuse": map[string]any{"tokens": 1}, "/generate": map[string]any{"token_ids": []int{}}, "/generate#2": map[string]any{"token_ids": []int{1}, "max_tokens": -1},
+		"/drop": map[string]any{"rank": 1}, "/drop#2": map[string]any{"batches": -1}, "/generate#3": "no object",
 	} {
 		path, _, _ := strings.Cut(path, "#")
 		var said map[string]string
@@ -408,6 +409,14 @@ func TestLives(t *testing.T) {
 	s.holdTruth(t, 1)
 	if events, last := replayed(t, s.Replay[0]); events[len(events)-2].Kind != kv.KindCleared || last != 1 {
 		t.Errorf("the last batch is number %d, its events %+v: want 1, a clear and a store", last, events)
+	}
+	if code := s.post(t, "/drop", map[string]any{"batches": 1}, nil); code != http.StatusOK {
+		t.Fatalf("drop: %d", code)
+	}
+	s.post(t, "/generate", map[string]any{"token_ids": []uint32{9, 9, 9, 9, 9}, "max_tokens": 1}, &second)
+	s.get(t, "/truth", &truth)
+	if _, last := replayed(t, s.Replay[0]); last != 1 || *truth[0].Sequence != 2 {
+		t.Errorf("batch %d can be asked for and %d is published; want 1, and 2 which was to be lost", last, *truth[0].Sequence)
 	}
 	s.post(t, "/restart", nil, nil)
 	s.get(t, "/truth", &truth)

@@ -37,7 +37,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.StringVar(&c.Topic, "topic", "", "topic of the events (default empty)")
 	fs.IntVar(&c.Buffer, "buffer", 10_000, "batches a replay can go back")
 	fs.StringVar(&c.GRPC, "grpc", "", "host:port of the engine's gRPC contract (default none)")
-	fs.StringVar(&c.Admin, "admin", "", "host:port of the truth over HTTP: /truth, /loads, /reuse, /generate, /reset, /restart (default none)")
+	fs.StringVar(&c.Admin, "admin", "", "host:port of the truth over HTTP: /truth, /loads, /reuse, /generate, /drop, /reset, /restart (default none)")
 	fs.IntVar(&c.Ranks, "ranks", 1, "data-parallel ranks")
 	fs.IntVar(&c.BlockSize, "block", 16, "tokens of a block")
 	fs.IntVar(&c.Blocks, "blocks", 4_096, "physical blocks of a rank")
