@@ -80,15 +80,14 @@ func words(tokens []uint32) string {
 type smgGateway struct {
 	*process
 	api     *client
-	metrics string            // URL
-	worker  map[string]string // URL by the gateway's own id
+	metrics string // URL
 }
 
 // startSMG starts the peer's gateway, its decisions by events alone: nothing is
 // diverted to warm a worker up.
 func startSMG(t *testing.T, name string, port int, tokenizer string, workers []string) *smgGateway {
 	t.Helper()
-	g := &smgGateway{api: newClient(port), metrics: fmt.Sprintf("http://127.0.0.1:%d/metrics", port+1), worker: map[string]string{}}
+	g := &smgGateway{api: newClient(port), metrics: fmt.Sprintf("http://127.0.0.1:%d/metrics", port+1)}
 	args := []string{
 		filepath.Join(filepath.Dir(smgEnv.python(t)), "smg"), "launch",
 		"--host", "127.0.0.1", "--port", strconv.Itoa(port), "--prometheus-host", "127.0.0.1", "--prometheus-port", strconv.Itoa(port + 1),
@@ -97,13 +96,6 @@ func startSMG(t *testing.T, name string, port int, tokenizer string, workers []s
 	}
 	g.process = start(t, name, nil, append(args, workers...)...)
 	g.awaitWorkers(t, len(workers))
-	var listed struct {
-		Workers []struct{ ID, URL string }
-	}
-	g.api.must(t, http.StatusOK, http.MethodGet, "/workers", nil, &listed)
-	for _, w := range listed.Workers {
-		g.worker[w.ID] = w.URL
-	}
 	return g
 }
 
@@ -149,7 +141,7 @@ func (g *smgGateway) ask(prompt []uint32, most int, stream bool) (a smgAnswer, e
 		said, _ := io.ReadAll(resp.Body)
 		return a, fmt.Errorf("%s: %.300s", resp.Status, said)
 	}
-	a.worker = g.worker[resp.Header.Get("X-Smg-Routed-Worker-Id")]
+	a.worker = resp.Header.Get("X-Smg-Routed-Worker-Id")
 	var last struct {
 		Usage *struct {
 			Prompt  int `json:"prompt_tokens"`

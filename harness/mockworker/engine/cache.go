@@ -19,7 +19,7 @@ import (
 // Concurrency: one goroutine at a time.
 type Cache struct {
 	size   int // tokens in a block
-	hash   chain
+	hash   *chain
 	unique bool // SGLang: a block that is cached already gets no second copy
 	pool   *pool
 	told   map[digest]*entry // what was told of each cached block
@@ -49,7 +49,7 @@ func (p Position) Below(c kv.ContentHash) Position {
 }
 
 // newCache returns an empty cache of n blocks of size tokens.
-func newCache(n, size int, hash chain, unique bool) *Cache {
+func newCache(n, size int, hash *chain, unique bool) *Cache {
 	return &Cache{size: size, hash: hash, unique: unique, pool: newPool(n), told: make(map[digest]*entry)}
 }
 
@@ -159,9 +159,8 @@ func (c *Cache) cover(s *sequence, n int) {
 // to lose its name.
 func (c *Cache) end(s *sequence) {
 	c.wants -= s.wants
-	for _, i := range slices.Backward(s.blocks) {
-		c.pool.release(i)
-	}
+	slices.Reverse(s.blocks)
+	c.pool.release(s.blocks...)
 	s.blocks, s.wants = nil, 0
 }
 

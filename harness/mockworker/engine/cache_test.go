@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"kindex/harness/record"
+	"kindex/internal/enginehash"
 	"kindex/internal/kv"
 	"kindex/internal/longtest"
 	"kindex/relay/wire"
@@ -51,31 +52,46 @@ func tellOf(e *kv.Event) told {
 func TestRecordedEngine(t *testing.T) {
 	for _, test := range []struct {
 		name    string
+		blocks  int // of the pool: the engine keeps one of its own for itself
 		atLeast int // requests compared
 	}{
-		{"vllm032_algo_sha256_cbor_seed0_int", 10},
-		{"vllm032_algo_sha256_cbor_seed42_int", 10},
-		{"vllm032_algo_sha256_cbor_seedunset_int", 10},
+		{"vllm032_algo_sha256_cbor_seed0_int", 255, 10},
+		{"vllm032_algo_sha256_cbor_seed42_int", 255, 10},
+		{"vllm032_algo_xxhash_seed0_int", 255, 10},
+		{"vllm032_algo_xxhash_cbor_seedunset_int", 255, 10},
+		{"vllm032_replay", 63, 23},
+		{"vllm032_eviction", 39, 80},
+		{"vllm032_cache_salt", 199, 30},
+		{"vllm032_block64_emptytopic", 63, 20},
+		{"vllm032_bytes_eviction", 39, 31},
+		{"vllm032_reset", 95, 20},
+		{"vllm032_block16_eviction", 59, 80},
+		{"vllm033_block16_eviction", 59, 80},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f, err := record.Read(fixtures + test.name + ".jsonl.gz")
 			if err != nil {
 				t.Fatal(err)
 			}
-			compareRecorded(t, f, test.atLeast)
+			compareRecorded(t, f, test.blocks, test.atLeast)
 		})
 	}
 }
 
 // compareRecorded goes through a recording as far as the cache can follow.
-func compareRecorded(t *testing.T, f *record.File, atLeast int) {
+func compareRecorded(t *testing.T, f *record.File, blocks, atLeast int) {
 	t.Helper()
+	a, err := enginehash.Parse(f.Header.HashAlgo)
+	if err != nil {
+		t.Fatal(err)
+	}
 	root, err := hex.DecodeString(f.Header.NoneHash)
-	if err != nil || len(root) != len(digest{}) {
+	if err != nil || len(root) != a.Size() {
 		t.Fatalf("none_hash %q", f.Header.NoneHash)
 	}
-	const poolSize = 256 - 1 // the engine keeps one block for itself
-	c := newCache(poolSize, f.Header.MainBlockSize(), &vllmChain{digest(root)}, false)
+	hash := newChain(a, "")
+	copy(hash.root[:], root)
+	c := newCache(blocks, f.Header.MainBlockSize(), hash, false)
 	var got, want []told
 	var dec wire.Decoder
 	requests := 0
@@ -107,6 +123,10 @@ lines:
 			}
 			requests++
 			open = nil
+		case l.Ctl != nil && l.Ctl.Op == "reset_prefix_cache" && l.Ctl.OK != nil && *l.Ctl.OK:
+			if !c.reset() {
+				t.Fatal("the engine's cache could be reset, ours is in use")
+			}
 		case l.Msg != nil:
 			var b kv.Batch
 			_, payload, _, err := wire.ParseMessage(l.Msg.Frames)

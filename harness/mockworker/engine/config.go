@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"kindex/internal/enginehash"
 	"kindex/relay/wire"
 )
 
@@ -41,6 +42,7 @@ type Config struct {
 
 	PassTime time.Duration // of each pass; 0: as fast as it goes
 	Seed     uint64        // of the drawn tokens
+	Hash     string        // vLLM's algorithm; "": sha256_cbor
 	HashSeed string        // roots vLLM's chains, as PYTHONHASHSEED does; "": vLLM's own
 }
 
@@ -84,7 +86,10 @@ func (c *Config) setDefaults() {
 		c.Version = newest(c.Engine)
 	}
 	if c.HashSeed == "" {
-		c.HashSeed = vllmSeed
+		c.HashSeed = enginehash.DefaultSeed
+	}
+	if c.Hash == "" {
+		c.Hash = enginehash.SHA256CBOR.String()
 	}
 }
 
@@ -126,6 +131,9 @@ func (c *Config) Validate() error {
 	if c.PassTime < 0 || c.PassTime > maxPass {
 		return fmt.Errorf("--pass %v: must be 0 to %v", c.PassTime, maxPass)
 	}
+	if a, err := enginehash.Parse(c.Hash); err != nil || a == enginehash.SGLang {
+		return fmt.Errorf("--hash %q: must be one of %v", c.Hash, enginehash.VLLM())
+	}
 	if _, err := wire.LayoutFor(c.Engine, c.Version); err != nil {
 		return fmt.Errorf("--version: %w", err)
 	}
@@ -148,9 +156,13 @@ func (c *Config) Validate() error {
 // cache returns an empty cache of the engine. SGLang's begins with a clear.
 func (c *Config) cache() *Cache {
 	if c.Engine == SGLang {
-		out := newCache(c.Blocks, c.BlockSize, sglangChain{}, true)
+		out := newCache(c.Blocks, c.BlockSize, newChain(enginehash.SGLang, ""), true)
 		out.reset()
 		return out
 	}
-	return newCache(c.Blocks, c.BlockSize, newVLLMChain(c.HashSeed), false)
+	a, err := enginehash.Parse(c.Hash)
+	if err != nil {
+		panic("a cache of a config that was not validated: " + err.Error())
+	}
+	return newCache(c.Blocks, c.BlockSize, newChain(a, c.HashSeed), false)
 }

@@ -47,6 +47,8 @@ func TestUsage(t *testing.T) {
 		{"--engine vllm --vocabulary 3", 2, "--vocabulary 3"},
 		{"--engine vllm --pass -1s", 2, "--pass -1s"},
 		{"--engine vllm --version 0.1", 2, "--version: vllm 0.1: the oldest known release is"},
+		{"--engine vllm --hash md5", 2, `--hash "md5": must be one of [sha256 sha256_cbor xxhash xxhash_cbor]`},
+		{"--engine vllm --hash sglang", 2, `--hash "sglang"`},
 		{"--engine vllm --pub http://a", 2, `--pub: "http://a" must be tcp://host:port`},
 		{"--engine vllm --replay tcp://a:65535 --ranks 2", 2, "--replay:"},
 		{"--engine vllm --grpc nonsense", 2, `--grpc "nonsense": must be host:port`},

@@ -49,6 +49,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.StringVar(&c.ModelPath, "model-path", "", "folder of the model's tokenizer and config, as told to gateways (default the name)")
 	fs.DurationVar(&c.PassTime, "pass", 0, "time of each pass, which generates one token for each request that runs")
 	fs.Uint64Var(&c.Seed, "seed", 0, "seed of the answers' tokens")
+	fs.StringVar(&c.Hash, "hash", "sha256_cbor", "algorithm of vLLM's block hashes: sha256, sha256_cbor, xxhash or xxhash_cbor")
 	fs.StringVar(&c.HashSeed, "hash-seed", "", "what roots vLLM's block hashes, as PYTHONHASHSEED does (default vLLM's own)")
 	err := fs.Parse(args)
 	switch {

@@ -4,9 +4,7 @@
 
 package engine
 
-// digest names one cached block: the engine's whole hash of the chain up to it,
-// padded with zeroes where the algorithm's is shorter than 32 bytes.
-type digest [32]byte
+import "slices"
 
 // none stands for no block where a block's number is expected.
 const none = -1
@@ -20,9 +18,9 @@ type block struct {
 	before, after int32 // neighbours in the free queue
 }
 
-// pool is a rank's physical blocks. Free ones stand in a queue, the first to be
-// taken being the one that nobody used for longest; a free block keeps its name
-// until it is taken.
+// pool is a rank's physical blocks. Free ones stand in a queue: those without a
+// name, and then the named ones, first the one that nobody used for longest. A free
+// block keeps its name until it is taken.
 //
 // Concurrency: one goroutine at a time.
 // Source: vLLM's v1/core/block_pool.py and kv_cache_utils.FreeKVCacheBlockQueue.
@@ -40,6 +38,19 @@ func newPool(n int) *pool {
 		p.push(int32(i))
 	}
 	return p
+}
+
+// unshift puts a block at the front of the free queue.
+func (p *pool) unshift(i int32) {
+	b := &p.blocks[i]
+	b.before, b.after = none, p.first
+	if p.first == none {
+		p.last = i
+	} else {
+		p.blocks[p.first].before = i
+	}
+	p.first = i
+	p.free++
 }
 
 // push puts a block at the end of the free queue.
@@ -88,15 +99,28 @@ func (p *pool) use(i int32) {
 	p.blocks[i].refs++
 }
 
-// release counts one user less. Without any the block is free and keeps its name.
-func (p *pool) release(i int32) {
-	p.blocks[i].refs--
-	if p.blocks[i].refs == 0 {
-		p.push(i)
+// release counts one user less of each of blocks. Those that nobody uses any more
+// are free: with a name they are taken again after all others, in the order given;
+// without one before all others.
+func (p *pool) release(blocks ...int32) {
+	var nameless []int32
+	for _, i := range blocks {
+		b := &p.blocks[i]
+		if b.refs--; b.refs > 0 {
+			continue
+		}
+		if b.named {
+			p.push(i)
+		} else {
+			nameless = append(nameless, i)
+		}
+	}
+	for _, i := range slices.Backward(nameless) {
+		p.unshift(i)
 	}
 }
 
-// take returns the block that was free for longest, in use by one. The name that
+// take returns the first block of the free queue, in use by one. The name that
 // it loses, if it had one, is told.
 //
 // Shape: something must be free.
