@@ -83,12 +83,15 @@ type pendingCut struct {
 
 func newWild(t testing.TB, c choices, engines int, hashed bool) *wild {
 	o := shard.Options{MaxOrphanBlocks: 24}
-	return &wild{
+	w := &wild{
 		t: t, c: c, engines: engines, hashed: hashed,
 		norm:  normal.New(normal.Config{BlockSize: 2}),
 		state: New(Options{HashTokens: hashed, MaxOrphanBlocks: o.MaxOrphanBlocks, MaxCuts: 3}),
 		raw:   newHolder(t, o), own: newHolder(t, shard.Options{}), peer: newHolder(t, shard.Options{}),
 	}
+	w.state.salt = 1 // the fuzzer must see the same again
+	w.state.reset()
+	return w
 }
 
 func (w *wild) engine() kv.EngineHash {
