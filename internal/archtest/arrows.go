@@ -44,7 +44,7 @@ var arrows = []arrow{
 	{"relay/normal", []string{"internal/kv"}, "events to operations, whoever keeps them"},
 	{"relay/live", []string{"relay/normal", "internal/kv", "internal/livedigest"}, "the content of one rank: values in, values out"},
 	{"relay/load", []string{"relay/wire", "proto/...", "internal/..."}, "readings of an engine's load"},
-	{"relay/hashcheck", []string{"internal/..."}, "holds an engine's hashes against its tokens"},
+	{"relay/hashcheck", []string{"relay/wire", "internal/..."}, "holds an engine's hashes against its tokens; its tests decode recordings"},
 	{"relay/client", []string{"relay/normal", "relay/wire", "proto/...", "internal/..."}, "a subscriber of relays: it drags in no relay"},
 	{"relay/wire", []string{"internal/kv"}, "bytes to events and back, nothing else"},
 	{"lanes", []string{"shard", "numa", "internal/..."}, "lanes run what they are handed: no wire"},
