@@ -30,7 +30,7 @@ func (f *Feed) stageLive(seq uint64, payload []byte, now time.Time) bool {
 	f.telling = time.Time{}
 	if !f.waiting() && !f.repair.wantJoin {
 		// Whatever was missed before this batch shows as a gap.
-		f.repair.confirmAt = time.Time{}
+		f.heard(now)
 	}
 	switch {
 	case f.has && seq <= f.last:
@@ -75,13 +75,17 @@ func (f *Feed) BadMessage() { f.counts.malformed++ }
 func (f *Feed) waiting() bool { return f.repair.unverified || f.repair.resyncing }
 
 // past takes a live batch whose number was passed already: the same bytes are a
-// duplicate, others a restart.
+// duplicate, others a restart. Where the bytes passed are unknown the publisher is
+// asked first.
 func (f *Feed) past(seq uint64, payload []byte, now time.Time) {
+	known := f.history.get(seq)
 	switch {
-	case f.history.get(seq) == digest(payload):
+	case known == digest(payload):
 		f.counts.duplicates++
 	case !f.sink.Decodable(payload):
 		f.counts.malformed++
+	case known == 0 && f.suspicious(seq):
+		f.suspect(seq, payload, now)
 	default:
 		f.restart()
 		f.Live(seq, payload, now)
@@ -120,6 +124,10 @@ func (f *Feed) ahead(seq uint64, payload []byte, now time.Time) {
 		if f.waiting() {
 			f.repair.cancel()
 			f.repair.unverified = false
+			if len(f.suspects.batches) > 0 {
+				f.believe(now)
+				return
+			}
 			f.faults.Raise(faultUnverified, why)
 		}
 		f.giveUpFirst(why, now)
@@ -213,14 +221,20 @@ func (f *Feed) giveUpFirst(why string, now time.Time) {
 	}
 }
 
-// giveUp passes over all that is missing below what is held.
-func (f *Feed) giveUp(why string, now time.Time) {
+// giveUp passes over all that is missing below what is held and at most limit. What
+// is held beyond is let go: it is a straggler of an older life.
+func (f *Feed) giveUp(why string, limit uint64, now time.Time) {
 	seqs := make([]uint64, 0, len(f.held))
 	for seq := range f.held {
 		seqs = append(seqs, seq)
 	}
 	slices.Sort(seqs)
 	for _, seq := range seqs {
+		if seq > limit && seq != f.next() {
+			f.unhold(seq)
+			f.counts.duplicates++
+			continue
+		}
 		if seq != f.next() {
 			f.lose(seq-1, why)
 		}
@@ -242,7 +256,10 @@ func (f *Feed) restart() {
 
 // forget empties the content and takes the cursor back to before the first batch.
 func (f *Feed) forget(why Forget) {
-	f.sink.Forget(why, &f.faults)
+	if why == ForgetRestart || f.has {
+		f.sink.Forget(why, &f.faults)
+	}
+	f.suspects = suspects{}
 	f.has, f.last, f.seen = false, 0, 0
 	f.history.reset()
 	f.release()

@@ -46,13 +46,19 @@ type Config struct {
 
 // Limits bound what one stream may occupy and how long it waits. The zero
 // value means the defaults.
+//
+// AbsenceTries is for answers that may have lost messages on their way: only with
+// more than one is a batch that an answer happens to lack not taken for one that
+// the publisher does not have, at the price of more requests where it is so.
 type Limits struct {
 	HeldBatches   int           // live batches that wait behind a gap; default 16,384
 	HeldBytes     int           // and their payload bytes; default 64 MiB
 	ReplayTries   int           // fruitless replay requests before a gap is given up; default 2
+	AbsenceTries  int           // answers in a row before it is believed what they do not show; default 1
 	RetryDelay    time.Duration // before the second try, doubling; default 200 ms
 	ResyncDelay   time.Duration // between tries to get back what was given up; default 30 s
 	ConfirmDelay  time.Duration // after connecting, until a silent stream is asked once more; default 1 s
+	QuietDelay    time.Duration // after the last live batch, until it is asked whether one was missed; default 0: never
 	SubscribeTime time.Duration // after connecting, until the subscription counts as told; default 50 ms
 	ConnectPeriod time.Duration // without a connection before a stream is failed; default 30 s
 }
@@ -74,6 +80,7 @@ func (l *Limits) setDefaults() {
 	orElse(&l.HeldBatches, 16_384)
 	orElse(&l.HeldBytes, 64<<20)
 	orElse(&l.ReplayTries, 2)
+	orElse(&l.AbsenceTries, 1)
 	orElse(&l.RetryDelay, 200*time.Millisecond)
 	orElse(&l.ResyncDelay, 30*time.Second)
 	orElse(&l.ConfirmDelay, time.Second)
@@ -96,7 +103,7 @@ type Status struct {
 	Recovered  uint64 // batches that came through replay
 	Lost       uint64 // batches that never came
 	Restarts   uint64
-	Duplicates uint64
+	Duplicates uint64 // batches that came again, or after they were given up
 	Malformed  uint64 // messages and payloads that cannot be read as a whole
 
 	HeldBatches uint64 // live batches that wait behind a gap now
@@ -140,6 +147,8 @@ type Feed struct {
 	held    map[uint64]heldBatch
 	heldLen int // bytes
 	bad     badBatch
+
+	suspects suspects
 
 	// The connection.
 	connected bool

@@ -5,9 +5,8 @@
 package feed
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -19,11 +18,18 @@ const maxRetryDelay = 5 * time.Second
 // A request starts at the last admitted batch, not behind it: the answer then
 // shows by that batch's bytes that the publisher is still the one whose batches
 // were admitted.
+//
+// Messages of an answer may come twice, out of order, or not at all; the end
+// marker, too. What came is taken by its number, what is missing is asked for
+// again, and with Limits.AbsenceTries above 1 nothing is concluded from what only
+// one answer lacks.
 type repair struct {
 	// What is wanted, beside filling the gap below what is held.
 	wantJoin   bool      // the history before the first batch was not asked for yet
 	unverified bool      // reconnected: is the publisher still the same?
-	confirmAt  time.Time // silent since connecting: ask once more then; zero: no need
+	confirmAt  time.Time // silent since connecting, or since heardAt: ask once more then; zero: no need
+	heardAt    time.Time // when something came live last; zero: confirmAt is not about that
+	more       bool      // the last answer had more than there was room for
 	resyncAt   time.Time // try to get back what was given up then; zero: no use
 
 	// The request under way; id 0: none.
@@ -34,15 +40,23 @@ type repair struct {
 	verifying bool // start is the last admitted batch and must be in the answer
 	resyncing bool // the answer is to replace the content as a whole
 	got       bool // anything came
-	prev      uint64
+	least     uint64
+	most      uint64   // of the numbers that came
+	short     bool     // it began above what is missing, and that is not believed yet
 	progress  bool     // something was admitted
-	whole     [][]byte // while resyncing: the batches from 0
+	whole     [][]byte // while resyncing: the batches from 0; nil: did not come yet
 	wholeLen  int      // and their bytes
 
 	tries     int       // fruitless requests for what is missing now
+	above     int       // answers in a row that began above what is missing
+	aboveFrom uint64    // the least number of those
+	absent    int       // answers in a row without any batch, where one must be
+	partial   int       // answers in a row that cannot replace the content
+	top       uint64    // the greatest number that any answer of this epoch brought
 	notBefore time.Time // of the next request
 	deaf      bool      // the last repair ended without an answer
 	hopeless  bool      // no replay can begin at 0 in this epoch
+	strayed   bool      // what is held was held against the answers in this epoch
 }
 
 // restart forgets what belongs to one life of the publisher.
@@ -57,7 +71,7 @@ func (r *repair) cancel() {
 
 // repairing reports whether the stream is not exact and something is done about it.
 func (f *Feed) repairing() bool {
-	return f.repair.wantJoin || f.repair.unverified || f.repair.resyncing || len(f.held) > 0 || f.bad.open && f.canReplay()
+	return f.repair.wantJoin || f.repair.unverified || f.repair.more || f.repair.resyncing || len(f.held) > 0 || f.bad.open && f.canReplay()
 }
 
 // Connected tells that messages published from now on will arrive.
@@ -66,7 +80,7 @@ func (f *Feed) Connected(now time.Time) {
 	f.connected, f.ever, f.failed, f.since, f.why = true, true, false, time.Time{}, ""
 	r := &f.repair
 	if f.canReplay() {
-		r.confirmAt = now.Add(f.limits.ConfirmDelay)
+		r.confirmAt, r.heardAt = now.Add(f.limits.ConfirmDelay), time.Time{}
 		r.notBefore = now
 	} else {
 		// Nothing acknowledges a subscription, and what is published before it
@@ -81,7 +95,7 @@ func (f *Feed) Connected(now time.Time) {
 		// whose numbers have already passed the old ones. What is held came
 		// before, perhaps of the older one; the replay has it, too.
 		f.release()
-		r.unverified, r.tries = true, 0
+		r.unverified, r.tries, r.absent = true, 0, 0
 	case f.has:
 		f.faults.Raise(faultUnverified, "the connection was lost for a while and there is no replay socket to ask what was missed")
 	case f.canReplay():
@@ -127,6 +141,7 @@ func (f *Feed) Next(now time.Time) (req ReplayRequest, ask bool, wake time.Time)
 	if !f.canReplay() || r.id != 0 {
 		return ReplayRequest{}, false, wake
 	}
+	f.putOff(now)
 	due, kind := f.wanted()
 	if kind == wantNothing {
 		return ReplayRequest{}, false, wake
@@ -162,7 +177,7 @@ func (f *Feed) wanted() (due time.Time, w want) {
 	switch {
 	case !f.connected:
 		return time.Time{}, wantNothing
-	case held, r.wantJoin, r.unverified:
+	case held, r.wantJoin, r.unverified, r.more:
 		return r.notBefore, wantMissing
 	case !r.resyncAt.IsZero() && (r.confirmAt.IsZero() || r.resyncAt.Before(r.confirmAt)):
 		return r.resyncAt, wantResync
@@ -172,12 +187,35 @@ func (f *Feed) wanted() (due time.Time, w want) {
 	return time.Time{}, wantNothing
 }
 
+// heard notes that something came live, in its place.
+func (f *Feed) heard(now time.Time) {
+	r := &f.repair
+	if f.limits.QuietDelay <= 0 || !f.canReplay() {
+		r.confirmAt = time.Time{}
+		return
+	}
+	if r.confirmAt.IsZero() || r.heardAt.IsZero() {
+		r.confirmAt = now.Add(f.limits.QuietDelay)
+	}
+	r.heardAt = now
+}
+
+// putOff moves the question of a stream that fell silent to where it has been
+// silent for long enough. Done here, once in a while, and not for every batch.
+func (f *Feed) putOff(now time.Time) {
+	r := &f.repair
+	if r.heardAt.IsZero() || r.confirmAt.IsZero() || now.Before(r.confirmAt) {
+		return
+	}
+	r.confirmAt = r.heardAt.Add(f.limits.QuietDelay)
+}
+
 // begin opens the next request.
 func (f *Feed) begin(kind want) {
 	r := &f.repair
 	r.issued++
 	r.id, r.start = r.issued, 0
-	r.got, r.progress, r.prev = false, false, 0
+	r.got, r.short, r.progress, r.more, r.least, r.most = false, false, false, false, 0, 0
 	r.resyncing = kind == wantResync && f.has
 	r.joining = !f.has
 	r.verifying = f.has && (r.unverified || kind == wantConfirm)
@@ -186,7 +224,7 @@ func (f *Feed) begin(kind want) {
 	}
 	switch kind {
 	case wantConfirm:
-		r.confirmAt = time.Time{}
+		r.confirmAt, r.heardAt = time.Time{}, time.Time{}
 	case wantResync:
 		r.resyncAt = time.Time{}
 	case wantMissing, wantNothing:
@@ -209,32 +247,32 @@ func (f *Feed) stageReplay(id, seq uint64, payload []byte, now time.Time) bool {
 		return false
 	}
 	first := !r.got
-	if !first && seq <= r.prev {
+	if !first && seq <= r.most {
 		if f.answered(seq, payload) {
 			f.counts.duplicates++
 			return false
 		}
-		// An answer counts up; one that does not is of two lives.
-		f.ReplayFailed(id, fmt.Errorf("batch %d after %d", seq, r.prev), now)
-		return false
+		if !f.missing(seq) {
+			f.ReplayFailed(id, fmt.Errorf("batch %d after %d, and another one than before", seq, r.most), now)
+			return false
+		}
 	}
-	r.got, r.prev = true, seq
+	if first {
+		r.least = seq
+	}
+	r.got, r.absent = true, 0
+	r.least, r.most, r.top = min(r.least, seq), max(r.most, seq), max(r.top, seq)
 	switch {
 	case r.resyncing:
-		f.collect(seq, payload, now)
+		f.collect(seq, payload, first, now)
 	case f.has && seq <= f.last:
 		f.repeated(seq, payload, now)
+	case f.holds(seq) && !f.agrees(seq, payload):
+	case r.unverified:
+		f.keep(seq, payload) // until it is known whose life this is
 	default:
-		if r.unverified && !f.unproven(id, fmt.Sprintf("the replay begins at %d, behind the last admitted batch", seq), now) {
-			return false
-		}
-		if seq < f.next() || f.holds(seq) && !f.agrees(seq, payload) {
-			return false
-		}
-		if first && seq > f.next() {
-			r.hopeless = true
-			f.lose(seq-1, fmt.Sprintf("the replay begins at %d", seq))
-			r.progress = true
+		if first {
+			f.begins(seq, now)
 		}
 		return f.fill(seq, payload, now)
 	}
@@ -244,8 +282,8 @@ func (f *Feed) stageReplay(id, seq uint64, payload []byte, now time.Time) bool {
 // answered reports whether the answer under way has brought just this batch: a
 // message delivered twice says nothing about whose life it is of.
 func (f *Feed) answered(seq uint64, payload []byte) bool {
-	if r := &f.repair; r.resyncing {
-		return seq < uint64(len(r.whole)) && bytes.Equal(r.whole[seq], payload)
+	if f.repair.resyncing {
+		return f.collected(seq, payload)
 	}
 	sum := digest(payload)
 	return f.history.get(seq) == sum ||
@@ -253,17 +291,65 @@ func (f *Feed) answered(seq uint64, payload []byte) bool {
 		f.bad.open && f.bad.seq == seq && f.bad.sum == sum
 }
 
-// unproven takes an answer that cannot show whose life it is of. The first time
-// it is asked for again (false); then it is taken as it is, and the stream stays
-// marked.
-func (f *Feed) unproven(id uint64, why string, now time.Time) bool {
+// missing reports whether batch seq is one that the answer is asked for and has
+// not brought.
+func (f *Feed) missing(seq uint64) bool {
+	if r := &f.repair; r.resyncing {
+		return seq >= uint64(len(r.whole)) || r.whole[seq] == nil
+	}
+	return (!f.has || seq > f.last) && !f.holds(seq)
+}
+
+// begins takes the number that an answer begins with. One above what is missing
+// means that the publisher has no older ones, once it is believed; what earlier
+// answers brought is held.
+func (f *Feed) begins(seq uint64, now time.Time) {
 	r := &f.repair
-	if r.tries == 0 && f.limits.ReplayTries > 1 {
-		f.ReplayFailed(id, errors.New(why), now)
+	if seq <= f.next() {
+		r.above = 0
+		return
+	}
+	if r.above == 0 || r.aboveFrom <= f.next() {
+		r.aboveFrom = seq
+	}
+	r.aboveFrom = min(r.aboveFrom, seq)
+	if r.above++; r.above < f.limits.AbsenceTries {
+		r.short = true
+		return
+	}
+	from := r.aboveFrom
+	for held := range f.held {
+		if held > f.next() {
+			from = min(from, held)
+		}
+	}
+	r.hopeless, r.progress, r.above = true, true, 0
+	f.lose(from-1, fmt.Sprintf("the replay begins at %d", from))
+	f.drain(now)
+}
+
+// unproven takes a whole answer that does not show whose life it is of. The first
+// times it is asked for again (false); then it is taken as it is, and the stream
+// stays marked.
+func (f *Feed) unproven(now time.Time) bool {
+	r := &f.repair
+	why := fmt.Sprintf("the replay begins at %d, behind the last admitted batch", r.least)
+	if r.least <= f.last {
+		// It was lost, or it is undecodable now, which proves nothing.
+		why = fmt.Sprintf("the replay's batch %d cannot be compared", f.last)
+	}
+	tries := f.limits.AbsenceTries
+	if f.limits.ReplayTries > 1 {
+		tries = max(tries, 2)
+	}
+	if r.tries++; r.tries < tries {
+		r.notBefore = now.Add(f.delay())
+		f.faults.reason = fmt.Sprintf("replay from %s: %s", f.cfg.ReplayEndpoint, why)
 		return false
 	}
-	r.unverified, r.hopeless = false, false
+	r.unverified, r.hopeless, r.tries = false, false, 0
 	f.faults.Raise(faultUnverified, "%s", why)
+	f.clearSuspects()
 	f.drain(now)
 	return true
 }
@@ -285,20 +371,20 @@ func (f *Feed) repeated(seq uint64, payload []byte, now time.Time) {
 	case known == digest(payload):
 		if seq == f.last && f.repair.unverified {
 			f.repair.unverified = false
+			f.clearSuspects()
 			f.drain(now)
 		}
 	case known != 0 && f.sink.Decodable(payload):
 		f.restart()
-	case seq == f.last && f.repair.unverified:
-		// The last number was lost, or it is undecodable now, which proves
-		// nothing.
-		f.unproven(f.repair.id, fmt.Sprintf("the replay's batch %d cannot be compared", seq), now)
 	}
 }
 
 // fill takes a replayed batch that was missing, or lies behind a hole. It returns
 // true where the batch is staged.
 func (f *Feed) fill(seq uint64, payload []byte, now time.Time) bool {
+	if f.has && seq <= f.last {
+		return false // it was held, and went on just now
+	}
 	if seq == f.next() {
 		f.unhold(seq)
 		if f.stage(seq, payload, true) {
@@ -309,10 +395,19 @@ func (f *Feed) fill(seq uint64, payload []byte, now time.Time) bool {
 	}
 	// A hole in the answer, which will be asked for again. What lies behind it
 	// waits like what came live.
-	if f.sink.Decodable(payload) && len(f.held) < f.limits.HeldBatches && f.heldLen+len(payload) <= f.limits.HeldBytes {
-		f.hold(seq, payload, true)
-	}
+	f.keep(seq, payload)
 	return false
+}
+
+// keep holds a replayed batch, if there is room: half of it is for what comes live.
+func (f *Feed) keep(seq uint64, payload []byte) {
+	switch {
+	case f.holds(seq) || !f.sink.Decodable(payload):
+	case len(f.held) < f.limits.HeldBatches/2 && f.heldLen+len(payload) <= f.limits.HeldBytes/2:
+		f.hold(seq, payload, true)
+	default:
+		f.repair.more = true
+	}
 }
 
 // badAgain takes an undecodable payload of the replay at the number that is
@@ -342,30 +437,61 @@ func (f *Feed) ReplayEnd(id uint64, now time.Time) {
 		return
 	}
 	if r.verifying && !r.got && f.has {
-		// The publisher does not know the last admitted batch: it is another
-		// one, younger than that.
-		f.restart()
-		r.notBefore = now
+		f.unknown(now)
 		return
 	}
-	r.wantJoin, r.unverified = false, false
-	if r.joining {
+	if r.unverified && r.got && !f.unproven(now) {
+		return
+	}
+	r.wantJoin, r.unverified = r.short && len(f.held) == 0, false
+	if r.joining && !r.short {
 		f.faults.set &^= faultUnverified
 	}
 	f.drain(now)
-	if len(f.held) == 0 && !f.bad.open {
+	switch {
+	case len(f.held) == 0 && !f.bad.open && !r.short && !r.more:
 		f.settled(now)
-		return
-	}
-	if r.progress {
+	case r.progress:
 		r.tries, r.notBefore = 0, now
+	case r.short:
+		r.notBefore = now
+	default:
+		f.fruitless(now)
+	}
+}
+
+// unknown takes an answer that does not even bring the last admitted batch, which
+// whoever published it would have: it is another publisher, younger than that.
+func (f *Feed) unknown(now time.Time) {
+	r := &f.repair
+	if r.absent++; r.absent < f.limits.AbsenceTries {
+		r.notBefore = now.Add(f.limits.RetryDelay)
+		if !r.unverified {
+			r.confirmAt, r.heardAt = r.notBefore, time.Time{}
+		}
 		return
 	}
-	if r.tries++; r.tries < f.limits.ReplayTries {
+	f.restart()
+	r.notBefore = now
+}
+
+// fruitless takes a whole answer that brought nothing of what is missing.
+func (f *Feed) fruitless(now time.Time) {
+	r := &f.repair
+	if r.tries++; r.tries < max(f.limits.ReplayTries, f.limits.AbsenceTries) {
 		r.notBefore = now.Add(f.delay())
 		return
 	}
-	f.giveUp("the replay does not have them", now)
+	limit := uint64(math.MaxUint64)
+	if r.got && f.epoch > 1 && !r.strayed {
+		r.strayed = true
+		limit = r.top
+	}
+	f.giveUp("the replay does not have them", limit, now)
+	if r.more {
+		r.more = false
+		f.faults.Raise(faultUnverified, "batches behind %d find no room to wait", f.last)
+	}
 	f.settled(now)
 }
 
@@ -399,8 +525,12 @@ func (f *Feed) ReplayFailed(id uint64, err error, now time.Time) {
 	if r.wantJoin || r.unverified || f.bad.open {
 		f.faults.Raise(faultUnverified, "what was missed cannot be learned: replay from %s: %v", f.cfg.ReplayEndpoint, err)
 	}
-	r.deaf, r.wantJoin, r.unverified = true, false, false
-	f.giveUp("the replay does not answer", now)
+	r.deaf, r.wantJoin, r.unverified, r.more = true, false, false, false
+	if len(f.suspects.batches) > 0 {
+		f.believe(now)
+		return
+	}
+	f.giveUp("the replay does not answer", math.MaxUint64, now)
 	f.settled(now)
 }
 
@@ -416,69 +546,14 @@ func (f *Feed) settled(now time.Time) {
 	r := &f.repair
 	r.tries, r.notBefore = 0, now
 	r.resyncAt = time.Time{}
+	if r.progress && f.limits.QuietDelay > 0 && r.confirmAt.IsZero() {
+		// The answer's own end may be missing.
+		r.confirmAt, r.heardAt = now.Add(f.limits.QuietDelay), now
+	}
 	if f.faults.set&(faultLost|faultUnverified) != 0 && !r.hopeless {
 		r.resyncAt = now.Add(f.limits.ResyncDelay)
 	}
 	if f.faults.set == 0 {
 		f.faults.reason = ""
 	}
-}
-
-// collect keeps one batch of a replay that is to replace the content.
-func (f *Feed) collect(seq uint64, payload []byte, now time.Time) {
-	r := &f.repair
-	if known := f.history.get(seq); known != 0 && known != digest(payload) && f.sink.Decodable(payload) {
-		f.restart()
-		return
-	}
-	switch {
-	case seq != uint64(len(r.whole)):
-		if len(r.whole) == 0 {
-			r.hopeless = true // what the engine keeps begins later
-		}
-	case len(r.whole) >= f.limits.HeldBatches, r.wholeLen+len(payload) > f.limits.HeldBytes:
-		r.hopeless = true
-	default:
-		r.whole = append(r.whole, payload)
-		r.wholeLen += len(payload)
-		return
-	}
-	r.cancel()
-	f.drain(now)
-	f.settled(now)
-}
-
-// resync replaces the content by the collected history, if that is whole and of
-// this life.
-func (f *Feed) resync(now time.Time) {
-	r := &f.repair
-	whole := r.whole
-	r.cancel()
-	n := uint64(len(whole))
-	if n <= f.last {
-		// It does not know the last admitted batch: another, younger life.
-		f.restart()
-		r.notBefore = now
-		return
-	}
-	for seq := range n {
-		if f.history.get(seq) == 0 {
-			f.counts.recovered++
-		}
-	}
-	held, heldLen := f.held, f.heldLen
-	f.held = map[uint64]heldBatch{}
-	f.forget(ForgetResync)
-	f.held, f.heldLen = held, heldLen
-	f.faults.Heal()
-	for seq, payload := range whole {
-		f.unhold(uint64(seq))
-		if !f.admit(uint64(seq), payload, true, now) {
-			r.hopeless = true
-			f.lose(uint64(seq), "the engine itself keeps it undecodable")
-			f.history.note(uint64(seq), digest(payload))
-		}
-	}
-	f.drain(now)
-	f.settled(now)
 }
