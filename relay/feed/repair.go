@@ -48,9 +48,12 @@ type repair struct {
 	wholeLen  int      // and their bytes
 
 	tries     int       // fruitless requests for what is missing now
-	above     int       // answers in a row that began above what is missing
-	aboveFrom uint64    // the least number of those
+	above     int       // answers that began above aboveAt while that was missing
+	aboveAt   uint64    // the number
+	aboveFrom uint64    // the least number that they began with
+	answered  bool      // while unverified: an answer came, and proved nothing
 	absent    int       // answers in a row without any batch, where one must be
+	quiet     int       // answers in a row, since something came live, with nothing new in them
 	partial   int       // answers in a row that cannot replace the content
 	top       uint64    // the greatest number that any answer of this epoch brought
 	notBefore time.Time // of the next request
@@ -95,7 +98,7 @@ func (f *Feed) Connected(now time.Time) {
 		// whose numbers have already passed the old ones. What is held came
 		// before, perhaps of the older one; the replay has it, too.
 		f.release()
-		r.unverified, r.tries, r.absent = true, 0, 0
+		r.unverified, r.tries, r.absent, r.answered = true, 0, 0, false
 	case f.has:
 		f.faults.Raise(faultUnverified, "the connection was lost for a while and there is no replay socket to ask what was missed")
 	case f.canReplay():
@@ -197,7 +200,19 @@ func (f *Feed) heard(now time.Time) {
 	if r.confirmAt.IsZero() || r.heardAt.IsZero() {
 		r.confirmAt = now.Add(f.limits.QuietDelay)
 	}
-	r.heardAt = now
+	r.heardAt, r.quiet = now, 0
+}
+
+// askAgain has a stream that nothing is missing of asked once more, a few times in
+// a row: the end of an answer, or all of it, may be missing.
+func (f *Feed) askAgain(now time.Time) {
+	r := &f.repair
+	if r.quiet++; r.progress {
+		r.quiet = 1
+	}
+	if f.limits.QuietDelay > 0 && r.quiet <= f.limits.AbsenceTries && r.confirmAt.IsZero() {
+		r.confirmAt, r.heardAt = now.Add(f.limits.QuietDelay), time.Time{}
+	}
 }
 
 // putOff moves the question of a stream that fell silent to where it has been
@@ -306,11 +321,10 @@ func (f *Feed) missing(seq uint64) bool {
 func (f *Feed) begins(seq uint64, now time.Time) {
 	r := &f.repair
 	if seq <= f.next() {
-		r.above = 0
 		return
 	}
-	if r.above == 0 || r.aboveFrom <= f.next() {
-		r.aboveFrom = seq
+	if r.above == 0 || r.aboveAt != f.next() {
+		r.above, r.aboveAt, r.aboveFrom = 0, f.next(), seq
 	}
 	r.aboveFrom = min(r.aboveFrom, seq)
 	if r.above++; r.above < f.limits.AbsenceTries {
@@ -342,6 +356,7 @@ func (f *Feed) unproven(now time.Time) bool {
 	if f.limits.ReplayTries > 1 {
 		tries = max(tries, 2)
 	}
+	r.answered = true
 	if r.tries++; r.tries < tries {
 		r.notBefore = now.Add(f.delay())
 		f.faults.reason = fmt.Sprintf("replay from %s: %s", f.cfg.ReplayEndpoint, why)
@@ -512,6 +527,7 @@ func (f *Feed) ReplayFailed(id uint64, err error, now time.Time) {
 	}
 	if r.progress || !f.repairing() {
 		r.tries, r.notBefore = 0, now.Add(f.limits.RetryDelay)
+		f.askAgain(now)
 		return
 	}
 	limit := f.limits.ReplayTries
@@ -526,10 +542,11 @@ func (f *Feed) ReplayFailed(id uint64, err error, now time.Time) {
 		f.faults.Raise(faultUnverified, "what was missed cannot be learned: replay from %s: %v", f.cfg.ReplayEndpoint, err)
 	}
 	r.deaf, r.wantJoin, r.unverified, r.more = true, false, false, false
-	if len(f.suspects.batches) > 0 {
+	if len(f.suspects.batches) > 0 && !r.answered {
 		f.believe(now)
 		return
 	}
+	f.clearSuspects()
 	f.giveUp("the replay does not answer", math.MaxUint64, now)
 	f.settled(now)
 }
@@ -546,10 +563,7 @@ func (f *Feed) settled(now time.Time) {
 	r := &f.repair
 	r.tries, r.notBefore = 0, now
 	r.resyncAt = time.Time{}
-	if r.progress && f.limits.QuietDelay > 0 && r.confirmAt.IsZero() {
-		// The answer's own end may be missing.
-		r.confirmAt, r.heardAt = now.Add(f.limits.QuietDelay), now
-	}
+	f.askAgain(now)
 	if f.faults.set&(faultLost|faultUnverified) != 0 && !r.hopeless {
 		r.resyncAt = now.Add(f.limits.ResyncDelay)
 	}
