@@ -42,7 +42,7 @@ type EngineConfig struct {
 	// defaults.
 	HistoryBatches int
 	HistoryBytes   int64
-	// Feed bounds each rank's admission; zeros mean the defaults.
+	// Feed bounds each rank's admission; zeros mean what [feed.Limits.Thorough] says.
 	Feed feed.Limits
 	// Load has the engine's load; nil means that none is known. The caller runs it.
 	Load *load.Meter
@@ -123,7 +123,7 @@ func newEngine(cfg EngineConfig) (*Engine, error) {
 
 // open begins the rank's stream.
 func (r *Rank) open(src feed.Source) error {
-	cfg := feed.Config{Rank: r.number, Limits: r.engine.cfg.Feed}
+	cfg := feed.Config{Rank: r.number, Limits: r.engine.cfg.Feed.Thorough()}
 	var err error
 	if cfg.Endpoint, err = feed.RankEndpoint(r.engine.cfg.Endpoint, r.number); err != nil {
 		return err

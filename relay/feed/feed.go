@@ -70,6 +70,18 @@ func orElse[T comparable](v *T, def T) {
 	}
 }
 
+// Thorough returns l with what a relay wants in place of zeros: it is often the
+// only one that asks the engine, so that what it concludes from one damaged answer
+// all its subscribers would believe, and a batch that was missed as an engine falls
+// silent would stay missed until it speaks again.
+func (l Limits) Thorough() Limits {
+	orElse(&l.AbsenceTries, 3)
+	orElse(&l.ReplayTries, 4)
+	orElse(&l.RetryDelay, 50*time.Millisecond)
+	orElse(&l.QuietDelay, time.Second)
+	return l
+}
+
 // WithDefaults returns l with the defaults in place of zeros.
 func (l Limits) WithDefaults() Limits {
 	l.setDefaults()

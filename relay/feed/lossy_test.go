@@ -342,7 +342,7 @@ func TestLossy(t *testing.T) {
 			}
 			l.feed = New(Config{
 				Endpoint: "tcp://127.0.0.1:1", ReplayEndpoint: "tcp://127.0.0.1:2",
-				Limits: Limits{AbsenceTries: 3, ReplayTries: 4, QuietDelay: time.Second},
+				Limits: Limits{}.Thorough(),
 			}, l.tape)
 			l.tape.lost = func(seq uint64) {
 				if said := len(l.lives[l.life()]); int(seq) >= said-l.keep {

@@ -15,9 +15,9 @@ const maxRetryDelay = 5 * time.Second
 
 // repair is what a feed knows of its replay socket, and what it wants of it.
 //
-// A request starts at the last admitted batch, not behind it: the answer then
-// shows by that batch's bytes that the publisher is still the one whose batches
-// were admitted.
+// A request starts at the last admitted batch, not behind it, or a few before that:
+// the answer then shows by those batches' bytes that the publisher is still the one
+// whose batches were admitted.
 //
 // Messages of an answer may come twice, out of order, or not at all; the end
 // marker, too. What came is taken by its number, what is missing is asked for
@@ -37,7 +37,7 @@ type repair struct {
 	issued    uint64 // requests so far
 	start     uint64
 	joining   bool // nothing was admitted when it was made
-	verifying bool // start is the last admitted batch and must be in the answer
+	verifying bool // the last admitted batch must be in the answer
 	resyncing bool // the answer is to replace the content as a whole
 	got       bool // anything came
 	least     uint64
@@ -235,7 +235,7 @@ func (f *Feed) begin(kind want) {
 	r.joining = !f.has
 	r.verifying = f.has && (r.unverified || kind == wantConfirm)
 	if f.has && !r.resyncing {
-		r.start = f.last
+		r.start = f.last - min(f.last, uint64(f.limits.AbsenceTries-1))
 	}
 	switch kind {
 	case wantConfirm:
@@ -384,7 +384,7 @@ func (f *Feed) repeated(seq uint64, payload []byte, now time.Time) {
 	known := f.history.get(seq)
 	switch {
 	case known == digest(payload):
-		if seq == f.last && f.repair.unverified {
+		if f.repair.unverified {
 			f.repair.unverified = false
 			f.clearSuspects()
 			f.drain(now)
