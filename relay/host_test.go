@@ -101,8 +101,8 @@ func httpGet(t *testing.T, h *Host, path string, header ...string) (int, string)
 	return resp.StatusCode, string(body)
 }
 
-// publisher is an engine's event socket of one rank, with its replay.
-type publisher struct {
+// engineSockets are an engine's event socket of one rank, with its replay.
+type engineSockets struct {
 	t       *testing.T
 	pub     *zmq.Socket
 	replay  *zmq.Socket
@@ -111,9 +111,9 @@ type publisher struct {
 	history [][]byte // payloads by number
 }
 
-func startPublisher(t *testing.T, pubPort, replayPort int) *publisher {
+func startSockets(t *testing.T, pubPort, replayPort int) *engineSockets {
 	t.Helper()
-	p := &publisher{t: t}
+	p := &engineSockets{t: t}
 	ctx, err := zmq.NewContext()
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func startPublisher(t *testing.T, pubPort, replayPort int) *publisher {
 }
 
 // answer serves replay requests until the context ends.
-func (p *publisher) answer() {
+func (p *engineSockets) answer() {
 	defer func() { _ = p.replay.Close() }()
 	for {
 		m, err := p.replay.RecvMessageBytes(0)
@@ -166,7 +166,7 @@ func (p *publisher) answer() {
 }
 
 // publish sends the next batch, of one new block, unless it is lost on the way.
-func (p *publisher) publish(lost bool) {
+func (p *engineSockets) publish(lost bool) {
 	p.t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -210,7 +210,7 @@ func TestHost(t *testing.T) {
 		t.Errorf("/livez: %d", code)
 	}
 
-	p := startPublisher(t, pub, replay)
+	p := startSockets(t, pub, replay)
 	for range 5 {
 		p.publish(true) // before anybody listened
 	}
