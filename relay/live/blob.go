@@ -35,6 +35,7 @@ type blobs struct {
 
 	waiting []waiting // freed, in order
 	head    int       // of waiting
+	waits   uint64    // bytes of the cells that wait
 }
 
 // waiting is a freed cell.
@@ -93,7 +94,8 @@ func blobAt(chunks []*[blobChunk]byte, ref uint32, n int) []byte {
 
 // drop frees the cell of a blob of n bytes.
 func (bs *blobs) drop(ref uint32, n int, c *cuts) {
-	class, _ := classOf(n)
+	class, cell := classOf(n)
+	bs.waits += uint64(cell)
 	bs.waiting = append(bs.waiting, waiting{cell: ref, class: uint32(class), cuts: c.made})
 }
 
@@ -107,7 +109,9 @@ func (bs *blobs) settle(c *cuts) {
 		}
 		binary.LittleEndian.PutUint32(bs.at(w.cell, 4), bs.free[w.class])
 		bs.free[w.class] = w.cell
-		bs.used -= uint64(cellSize(int(w.class)))
+		cell := uint64(cellSize(int(w.class)))
+		bs.used -= cell
+		bs.waits -= cell
 		bs.head++
 	}
 	switch {
@@ -135,9 +139,6 @@ func cellSize(class int) int {
 // bytes returns what is allocated, how much of it is free for use, and how much is
 // kept for cuts.
 func (bs *blobs) bytes() (all, free, kept uint64) {
-	for _, w := range bs.waiting[bs.head:] {
-		kept += uint64(cellSize(int(w.class)))
-	}
 	all = uint64(len(bs.chunks))*blobChunk + uint64(cap(bs.chunks))*8
-	return all, uint64(len(bs.chunks))*blobChunk - bs.used, kept + uint64(cap(bs.waiting))*16
+	return all, uint64(len(bs.chunks))*blobChunk - bs.used, bs.waits + uint64(cap(bs.waiting))*16
 }

@@ -338,3 +338,24 @@ func TestChurnIsFlat(t *testing.T) {
 	}
 	runtime.KeepAlive(s)
 }
+
+// Heads that are evicted first, and stored again before their branches are gone,
+// return as what they were: ghosts are no more than the positions of holes.
+func TestGhostsReturn(t *testing.T) {
+	r := newRig(t, Options{})
+	const depth = 50
+	for branch := range uint64(40) {
+		r.batch(run(0, 1, depth), run(depth, 1000+10*branch, 2), removal(1, depth))
+	}
+	if st := r.state.Stats(); st.Ghosts != depth || st.Blocks != 80 || st.Moved != 0 {
+		t.Errorf("got %+v, want %d ghosts above 80 blocks", st, depth)
+	}
+	r.check()
+	for branch := range uint64(40) {
+		r.batch(removal(1000+10*branch, 2))
+	}
+	if st := r.state.Stats(); st.Ghosts != 0 || st.Blocks != 0 || r.state.recs.used != 0 {
+		t.Errorf("got %+v, want nothing left", st)
+	}
+	r.check()
+}

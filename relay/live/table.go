@@ -20,6 +20,7 @@ type table struct {
 	parts      [tableParts]part
 	seed       uint64 // so that nobody outside can choose what collides
 	byPosition bool
+	slots      int // of all parts
 }
 
 type part struct {
@@ -75,7 +76,7 @@ func (t *table) insert(key uint64, r uint32) {
 	h := t.mix(key)
 	p := &t.parts[h>>56]
 	if (p.used+1)*8 > len(p.slots)*7 {
-		p.grow()
+		t.slots += p.grow()
 	}
 	p.put(h<<8&^(1<<32-1) | uint64(r))
 	p.used++
@@ -91,7 +92,8 @@ func (p *part) put(word uint64) {
 	p.slots[i] = word
 }
 
-func (p *part) grow() {
+// grow makes p half as large again and returns by how many slots.
+func (p *part) grow() int {
 	old := p.slots
 	p.slots = make([]uint64, max(minSlots, len(old)+len(old)/2))
 	for _, w := range old {
@@ -99,6 +101,7 @@ func (p *part) grow() {
 			p.put(w)
 		}
 	}
+	return len(p.slots) - len(old)
 }
 
 // slot returns the part and the place of record r, which is there under key.
@@ -155,13 +158,7 @@ func (t *table) remove(key uint64, r uint32) {
 	p.used--
 }
 
-func (t *table) bytes() uint64 {
-	n := uint64(tableParts * 32)
-	for i := range t.parts {
-		n += 8 * uint64(cap(t.parts[i].slots))
-	}
-	return n
-}
+func (t *table) bytes() uint64 { return tableParts*32 + 8*uint64(t.slots) }
 
 // touch reads where keys are looked up first, all at once, so that what the caches
 // lack comes together and not one after another; and the records found there. What
