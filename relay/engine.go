@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"kindex/relay/feed"
+	"kindex/relay/hashcheck"
 	"kindex/relay/load"
 )
 
@@ -46,6 +47,8 @@ type EngineConfig struct {
 	Feed feed.Limits
 	// Load has the engine's load; nil means that none is known. The caller runs it.
 	Load *load.Meter
+	// HashCheck says what the engine's hashes are held against; nil: nothing.
+	HashCheck *hashcheck.Config
 	// Log takes what an operator should read; nil means nobody does.
 	Log *slog.Logger
 }

@@ -13,6 +13,7 @@ import (
 
 	"kindex/internal/kv"
 	"kindex/relay/feed"
+	"kindex/relay/hashcheck"
 	"kindex/relay/live"
 	"kindex/relay/normal"
 	"kindex/relay/wire"
@@ -38,6 +39,7 @@ type Rank struct {
 	own     []byte // the batch in work, encoded
 	peer    []byte
 	eventID uint64 // of the peer's form: the next
+	hashes  *hashcheck.Checker
 
 	snapshots snapshots
 	fell      atomic.Uint64 // readers that fell out of the history
@@ -77,6 +79,7 @@ func newRank(e *Engine, number int) *Rank {
 		norm:     normal.New(normal.Config{BlockSize: cfg.BlockSize, Stated: cfg.Kind == "sglang"}),
 		live:     live.New(live.Options{HashTokens: cfg.HashTokens, MaxCuts: 2 * int(numForms) * maxSnapshots}),
 		hist:     newHistory(cfg.HistoryBatches, cfg.HistoryBytes),
+		hashes:   hashcheck.New(cfg.HashCheck),
 		epoch:    e.nextEpoch(),
 		why:      "the relay started",
 		standing: Standing{Why: "not connected yet"},
@@ -125,6 +128,9 @@ func (r *Rank) Commit(f *feed.Faults) {
 	r.mu.Unlock()
 	r.engine.waker.wake()
 	r.engine.cfg.Load.Output(r.number, now)
+	if why := r.hashes.Check(batch, now); why != "" {
+		r.engine.cfg.Log.Warn("the engine's hashes are not as they should be", "engine", r.engine.cfg.Name, "rank", r.number, "why", why)
+	}
 }
 
 // raise tells the feed what the batch did to the content's exactness. The rank is
@@ -171,6 +177,7 @@ func (r *Rank) Forget(why feed.Forget, _ *feed.Faults) {
 		r.why = "the engine's publisher restarted"
 		r.counts.restarts++
 		r.norm.Restart()
+		r.hashes.Restart()
 	case feed.ForgetResync:
 		r.why = "what was lost has come after all"
 		r.counts.resyncs++

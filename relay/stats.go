@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kindex/relay/feed"
+	"kindex/relay/hashcheck"
 	"kindex/relay/live"
 	"kindex/relay/normal"
 	"kindex/relay/wire"
@@ -32,6 +33,7 @@ type RankStats struct {
 
 	Feed feed.Status
 	Live live.Stats
+	Hash hashcheck.Stats // zero where hashes are not checked
 
 	Batches, Events   uint64
 	Holes, Lost       uint64 // runs of lost batches, and the batches in them
@@ -97,7 +99,7 @@ func (r *Rank) stats(st *RankStats) {
 	r.mu.Lock() // live's counters are read by one at a time
 	defer r.mu.Unlock()
 	st.RankInfo = r.info()
-	st.Live = r.live.Stats()
+	st.Live, st.Hash = r.live.Stats(), r.hashes.Stats()
 	c := &r.counts
 	st.Batches, st.Events, st.Holes, st.Lost = c.batches, c.events, c.holes, c.lost
 	st.Restarts, st.Resyncs, st.RankMismatches = c.restarts, c.resyncs, c.mismatches
