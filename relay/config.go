@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"kindex/internal/logsink"
 	"kindex/internal/settings"
 	"kindex/relay/feed"
+	"kindex/relay/hashcheck"
 )
 
 // Config is all that a relay can be told. [DefaultConfig] has the defaults; flags
@@ -43,6 +46,9 @@ type Config struct {
 	ResyncDelay   time.Duration // between tries to get back what was given up
 	ConnectPeriod time.Duration // without a connection before a stream is failed
 	LoadInterval  time.Duration // between readings of an engine's load
+
+	LoadTokenFile string // file; "": engines' HTTP servers are asked without a token
+	HashCheck     string // what engines' hashes are held against; see hashcheck.Parse
 
 	DrainDelay   time.Duration // not ready, still serving, before the drain begins
 	DrainTimeout time.Duration // the drain itself
@@ -78,6 +84,8 @@ func DefaultConfig() Config {
 		ResyncDelay:   limits.ResyncDelay,
 		ConnectPeriod: limits.ConnectPeriod,
 		LoadInterval:  250 * time.Millisecond,
+
+		HashCheck: "off",
 
 		DrainTimeout: 10 * time.Second,
 
@@ -127,6 +135,8 @@ func (c *Config) options() []settings.Option {
 		settings.Span("resync-delay", "between tries to get back what was given up", &c.ResyncDelay, 10*time.Millisecond, 24*time.Hour),
 		settings.Span("connect-period", "without a connection before a rank's stream is failed (it is retried all the same)", &c.ConnectPeriod, 10*time.Millisecond, 24*time.Hour),
 		settings.Span("load-interval", "between two readings of an engine's load", &c.LoadInterval, 10*time.Millisecond, time.Hour),
+		settings.Text("load-token-file", "file with the bearer token that engines' HTTP servers ask for; read at the start", &c.LoadTokenFile, nil),
+		settings.Text("hash-check", "hold engines' block hashes against their tokens: auto, off, or what they are made by: sha256, sha256_cbor, xxhash, xxhash_cbor, each with or without :SEED (the engine's PYTHONHASHSEED), or sglang", &c.HashCheck, hashcheck.CheckForm),
 		settings.Span("drain-delay", "at shutdown: not ready but still serving, before the drain", &c.DrainDelay, 0, time.Hour),
 		settings.Span("drain-timeout", "at shutdown: how long RPCs that are passed through may take to end", &c.DrainTimeout, time.Millisecond, time.Hour),
 		settings.LogLevel("log-level", &c.LogLevel),
@@ -149,6 +159,11 @@ func (c *Config) Validate() []error {
 	}
 	if len(faults) > 0 {
 		return faults
+	}
+	for i := range c.Engines {
+		if _, err := hashcheck.Parse(c.HashCheck, c.Engines[i].Kind); err != nil {
+			faults = append(faults, fmt.Errorf("engine %s: hash-check: %w", c.nameOf(i), err))
+		}
 	}
 	faults = append(faults, c.nameFaults()...)
 	faults = append(faults, c.addressFaults()...)
@@ -245,7 +260,26 @@ func (c *Config) fileFaults() []error {
 			faults = append(faults, fmt.Errorf("token-file: %w", err))
 		}
 	}
+	if _, err := c.loadToken(); err != nil {
+		faults = append(faults, fmt.Errorf("load-token-file: %w", err))
+	}
 	return faults
+}
+
+// loadToken reads the token for engines' HTTP servers; "" where none is needed.
+func (c *Config) loadToken() (string, error) {
+	if c.LoadTokenFile == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(c.LoadTokenFile)
+	if err != nil {
+		return "", err
+	}
+	token := strings.TrimSpace(string(b))
+	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", errors.New("it must hold one token of printable ASCII without spaces")
+	}
+	return token, nil
 }
 
 func (c *Config) tlsFiles() tlsFiles { return tlsFiles{c.TLSCert, c.TLSKey, c.ClientCA} }

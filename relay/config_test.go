@@ -34,6 +34,7 @@ history-batches: 5
 history-bytes: 1MiB
 log-level: debug
 load-interval: 1s
+hash-check: auto
 engine:
   - vllm=tcp://h:5557,replay=tcp://h:5657,ranks=4,name=a
   - {sglang: "tcp://h2:5557", metrics: "http://h2:30000", grpc: "h2:30001", block: 32, listen: 127.0.0.1:7}
@@ -41,7 +42,7 @@ engine:
 `)
 	want := DefaultConfig()
 	want.Listen, want.HTTP, want.HashTokens, want.HistoryBatches, want.HistoryBytes = "127.0.0.1:9500", "off", true, 5, 1<<20
-	want.LogLevel, want.LoadInterval = slog.LevelDebug, time.Second
+	want.LogLevel, want.LoadInterval, want.HashCheck = slog.LevelDebug, time.Second, "auto"
 	want.Engines = []EngineSpec{
 		{Kind: "vllm", Endpoint: "tcp://h:5557", Replay: "tcp://h:5657", Ranks: 4, Name: "a"},
 		{Kind: "sglang", Endpoint: "tcp://h2:5557", Metrics: "http://h2:30000", GRPC: "h2:30001", Block: 32, Listen: "127.0.0.1:7"},
@@ -110,6 +111,10 @@ func TestConfigFaults(t *testing.T) {
 	file("tls-cert: x\n"+engine, "tls-cert and tls-key: both must be given")
 	file("client-ca: x\n"+engine, "client-ca: it needs tls-cert and tls-key")
 	file("tls-cert: /nonexistent\ntls-key: /nonexistent\n"+engine, "tls: open /nonexistent: no such file")
+	file("hash-check: md5\n"+engine, `FILE:1: hash-check: "md5" must be auto, off, sha256`)
+	file("hash-check: sha256:7\nengine: [vllm=tcp://h:1, sglang=tcp://h:2]\n", `engine sglang-1: hash-check: "sha256:7": an engine of kind sglang does not hash so: it must be auto`)
+	file("load-token-file: /nonexistent\n"+engine, "load-token-file: open /nonexistent: no such file")
+	file("load-token-file: "+writeConfig(t, "two words\n")+"\n"+engine, "load-token-file: it must hold one token of printable ASCII")
 	file("token-file: /nonexistent\n"+engine, "token-file: open /nonexistent: no such file")
 
 	args := func(want string, args ...string) {

@@ -19,6 +19,7 @@ import (
 
 	"kindex/internal/logsink"
 	"kindex/relay/feed"
+	"kindex/relay/hashcheck"
 	"kindex/relay/load"
 )
 
@@ -121,6 +122,10 @@ func (h *Host) newServed(spec *EngineSpec) (*served, error) {
 	e := &served{}
 	lc := spec.loadConfig()
 	lc.Interval = h.cfg.LoadInterval
+	var err error
+	if lc.Token, err = h.cfg.loadToken(); err != nil {
+		return nil, fmt.Errorf("load-token-file: %w", err)
+	}
 	if spec.GRPC != "" {
 		pass, err := newPassthrough(spec.GRPC, h.options.tokens != nil)
 		if err != nil {
@@ -260,6 +265,10 @@ func (h *Host) Serve(ctx context.Context) error {
 // open begins to read engine i.
 func (h *Host) open(i int) error {
 	spec := &h.cfg.Engines[i]
+	check, err := hashcheck.Parse(h.cfg.HashCheck, spec.Kind)
+	if err != nil {
+		return err
+	}
 	engine, err := OpenEngine(EngineConfig{
 		Name: h.cfg.nameOf(i), Kind: spec.Kind,
 		Endpoint: spec.Endpoint, Replay: spec.Replay,
@@ -267,8 +276,8 @@ func (h *Host) open(i int) error {
 		HashTokens:     h.cfg.HashTokens,
 		HistoryBatches: h.cfg.HistoryBatches, HistoryBytes: h.cfg.HistoryBytes,
 		Feed: h.cfg.feedLimits(),
-		Load: h.engines[i].meter,
-		Log:  h.log,
+		Load: h.engines[i].meter, HashCheck: check,
+		Log: h.log,
 	}, h.src)
 	h.engines[i].engine = engine
 	return err

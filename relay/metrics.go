@@ -120,7 +120,7 @@ type collector struct{ h *Host }
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descBuild, descReady, descLogs, descHTTP, descHTTPBad, descHTTPOver, descPanics,
-		descEnded, descLoadGood, descLoadFailed, descLoadAge, descDropped,
+		descEnded, descLoadGood, descLoadFailed, descLoadAge, descDropped, descHashNot,
 	} {
 		ch <- d
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"kindex/relay/hashcheck"
 )
 
 // rankMetric is one number of a rank; their labels are bounded by the
@@ -37,6 +39,7 @@ func rankGauge(name, help string, v func(*RankStats) uint64) rankMetric {
 
 var (
 	descDropped = rankDesc("dropped_events_total", "What was left out, by reason.", "reason")
+	descHashNot = rankDesc("hash_unverifiable_total", "Blocks whose engine hash cannot be checked, by why.", "reason")
 	descLoadAge = rankDesc("load_age_seconds", "How old the newest reading of the rank's load is; absent before the first.")
 )
 
@@ -92,6 +95,13 @@ var rankMetrics = [...]rankMetric{
 	rankGauge("readers", "Subscriptions that read the rank.", func(s *RankStats) uint64 { return uint64(s.Subscribers) }),
 	rankGauge("reader_lag_batches", "How many batches behind the newest the slowest of them is.", func(s *RankStats) uint64 { return s.MaxLag }),
 	rankCounter("readers_fell_behind_total", "Readers that fell out of the history.", func(s *RankStats) uint64 { return s.FellBehind }),
+	rankCounter("hash_checked_total", "Blocks whose engine hash was computed again.", func(s *RankStats) uint64 { return s.Hash.Checked }),
+	rankCounter("hash_mismatches_total", "Blocks of those whose engine hash was another one.", func(s *RankStats) uint64 { return s.Hash.Mismatched }),
+	rankCounter("hash_skipped_total", "Blocks not checked because there were too many in a second.", func(s *RankStats) uint64 { return s.Hash.Skipped }),
+	{
+		rankDesc("hash_mismatch_ratio", "Share of the checked blocks whose engine hash was another one; absent while none was checked."), prometheus.GaugeValue,
+		func(s *RankStats, _ time.Time) (float64, bool) { return s.Hash.Rate(), s.Hash.Checked > 0 },
+	},
 	rankCounter("snapshots_cut_total", "Snapshots cut for subscribers.", func(s *RankStats) uint64 { return s.Snapshots }),
 	rankCounter("snapshots_shared_total", "Subscribers served from a snapshot that was there.", func(s *RankStats) uint64 { return s.SnapshotsShared }),
 }
@@ -107,6 +117,9 @@ func collectRank(ch chan<- prometheus.Metric, e *served, r *Rank, now time.Time)
 	}
 	for reason, n := range st.Dropped {
 		ch <- counter(descDropped, n, append(labels[:2:2], reason)...)
+	}
+	for _, r := range hashcheck.Reasons() {
+		ch <- counter(descHashNot, st.Hash.Unverifiable[r], append(labels[:2:2], r.String())...)
 	}
 	if l := e.meter.Rank(st.Rank); l != nil {
 		ch <- gauge(descLoadAge, l.Age(now).Seconds(), labels...)

@@ -132,17 +132,25 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ text, engine, want string }{
-		{"md5", "vllm", "hash-check=md5: must be auto, off, sha256"},
+		{"md5", "vllm", `"md5" must be auto, off, sha256`},
 		{"sha256:", "vllm", "must be auto"},
 		{"sglang:1", "sglang", "must be auto"},
 		{"auto:1", "vllm", "must be auto"},
-		{"sglang", "vllm", "hash-check=sglang: an engine of kind vllm does not hash so; give auto"},
+		{"sglang", "vllm", `"sglang": an engine of kind vllm does not hash so: it must be auto`},
 		{"sha256", "sglang", "does not hash so"},
-		{"xxhash:none=" + none, "vllm", "hash-check=xxhash:none=: must be followed by 32 hexadecimal digits"},
+		{"xxhash:none=" + none, "vllm", "none= must be followed by 32 hexadecimal digits"},
 		{"sha256:none=x", "vllm", "64 hexadecimal digits"},
 	} {
 		if _, err := Parse(c.text, c.engine); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.text, err, c.want)
+		}
+	}
+}
+
+func TestCheckForm(t *testing.T) {
+	for text, ok := range map[string]bool{"auto": true, "off": true, "sglang": true, "xxhash:1": true, "sglang:1": false, "sha1": false} {
+		if err := CheckForm(text); (err == nil) != ok {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
 }

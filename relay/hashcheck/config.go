@@ -27,7 +27,7 @@ type Config struct {
 const rightForm = "must be auto, off, sha256, sha256_cbor, xxhash or xxhash_cbor with or without :SEED (the engine's PYTHONHASHSEED) or :none=HEX, or sglang"
 
 // Parse reads the value of --hash-check for an engine of that kind. It returns nil
-// for off.
+// for off. The error begins with the value.
 func Parse(text, engine string) (*Config, error) {
 	name, seed, hasSeed := strings.Cut(text, ":")
 	switch text {
@@ -38,19 +38,30 @@ func Parse(text, engine string) (*Config, error) {
 	}
 	a, err := enginehash.Parse(name)
 	if err != nil || hasSeed && (a == enginehash.SGLang || seed == "") {
-		return nil, fmt.Errorf("hash-check=%s: %s", strings.ToValidUTF8(text, "?"), rightForm)
+		return nil, fmt.Errorf("%q %s", text, rightForm)
 	}
 	if (a == enginehash.SGLang) != (engine == "sglang") {
-		return nil, fmt.Errorf("hash-check=%s: an engine of kind %s does not hash so; give auto where engines of both kinds are read", name, engine)
+		return nil, fmt.Errorf("%q: an engine of kind %s does not hash so: it must be auto where engines of both kinds are read", text, engine)
 	}
 	c := &Config{Engine: engine, Algorithm: a, Seed: seed}
 	if digits, ok := strings.CutPrefix(seed, "none="); ok {
 		if c.None, err = hex.DecodeString(digits); err != nil || len(c.None) != a.Size() {
-			return nil, fmt.Errorf("hash-check=%s:none=: must be followed by %d hexadecimal digits", name, 2*a.Size())
+			return nil, fmt.Errorf("%q: none= must be followed by %d hexadecimal digits", text, 2*a.Size())
 		}
 		c.Seed = ""
 	}
 	return c, nil
+}
+
+// CheckForm returns what is wrong with a value of --hash-check, whatever the
+// engine.
+func CheckForm(text string) error {
+	engine := "vllm"
+	if text == enginehash.SGLang.String() {
+		engine = "sglang"
+	}
+	_, err := Parse(text, engine)
+	return err
 }
 
 // scheme is an algorithm with what is above its first blocks.
