@@ -102,7 +102,7 @@ const (
 	ItemHole                     // Hole (RulesOwn)
 	ItemReset                    // the rank's content goes; what follows is of Epoch (RulesOwn)
 	ItemChunk                    // Chunk, a part of a snapshot
-	ItemStanding                 // Standing (RulesOwn), on subscribing and on change
+	ItemStanding                 // Standing (RulesOwn): on subscribing, on change, after 5 s of silence
 	ItemLoad                     // a load record alone
 )
 

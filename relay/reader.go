@@ -44,6 +44,7 @@ type reader struct {
 	told   uint64 // the version of the standing told
 	last   uint64 // the number of the last batch told
 	begun  bool   // a batch or a chunk was told
+	toldAt time.Time
 
 	pos       atomic.Uint64 // the index in the history that is read next
 	following atomic.Bool   // pos means something
@@ -238,10 +239,14 @@ func (s *Subscription) standing(r *reader) bool {
 	if s.rules == RulesPeer || r.told == r.rank.version {
 		return false
 	}
+	s.tellStanding(r)
+	return true
+}
+
+func (s *Subscription) tellStanding(r *reader) {
 	r.told = r.rank.version
 	s.item = r.item(ItemStanding)
 	s.item.Epoch, s.item.Standing = r.rank.epoch, r.rank.standing
-	return true
 }
 
 // await returns whether the snapshot that r needs is there, and takes it. The rank

@@ -11,6 +11,10 @@ import (
 	"time"
 )
 
+// standingPeriod is how long nothing is told of a rank under RulesOwn until its
+// standing is told again, so that a subscriber sees that the stream lives.
+const standingPeriod = 5 * time.Second
+
 // Subscription reads the ranks of one engine for one subscriber.
 //
 // Concurrency: Next by one goroutine at a time; Close by any, once or more.
@@ -202,7 +206,11 @@ func (s *Subscription) look() (told bool, at time.Time, err error) {
 			return false, at, err
 		}
 		told, next := s.withLoad(r, told, now)
+		if !told && s.rules == RulesOwn {
+			told, next = s.beat(r, now, next)
+		}
 		if told {
+			r.toldAt = now
 			return true, at, nil
 		}
 		if at.IsZero() || !next.IsZero() && next.Before(at) {
@@ -210,6 +218,22 @@ func (s *Subscription) look() (told bool, at time.Time, err error) {
 		}
 	}
 	return false, at, nil
+}
+
+// beat makes an item of the standing where nothing was told of r for a while. It
+// returns whether it is due, and else the earlier of next and when it will be.
+func (s *Subscription) beat(r *reader, now, next time.Time) (bool, time.Time) {
+	due := r.toldAt.Add(standingPeriod)
+	if now.Before(due) {
+		if next.IsZero() || due.Before(next) {
+			next = due
+		}
+		return false, next
+	}
+	r.rank.mu.RLock()
+	defer r.rank.mu.RUnlock()
+	s.tellStanding(r)
+	return true, next
 }
 
 // finish makes err what Next returns from now on.

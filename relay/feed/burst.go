@@ -107,7 +107,12 @@ func (b *Burst) Run(mu sync.Locker) {
 		mu.Lock()
 		defer mu.Unlock()
 	}
+	turner, _ := b.Feed.sink.(Turner)
 	for b.Prepare() {
-		b.Feed.inTurn(b.Apply)
+		if turner != nil {
+			turner.InTurn(b.Apply)
+		} else {
+			b.Apply()
+		}
 	}
 }
