@@ -43,6 +43,14 @@ type Config struct {
 	MaxFrameBytes   int64 // of one ZMQ frame
 	ArenaBytes      int64 // memory of the index, all shards together; 0: the index's own default for each
 
+	RelayTLS          bool          // dial relays with TLS
+	RelayCA           string        // file: whose servers are trusted; "": the system's
+	RelayCert         string        // file: our certificate
+	RelayKey          string        // file: and its key
+	RelayTokenFile    string        // file: bearer token
+	RelayMessageBytes int64         // of one message of a relay
+	RelaySilence      time.Duration // without any sign of life before a relay's connection is dropped
+
 	ReplayTries   int
 	RetryDelay    time.Duration // before the second replay request, doubling
 	ResyncDelay   time.Duration // between tries to get back what was given up
@@ -83,6 +91,9 @@ func DefaultConfig() Config {
 		MaxHeldBatches:  16_384,
 		MaxHeldBytes:    64 << 20,
 		MaxFrameBytes:   16 << 20,
+
+		RelayMessageBytes: 32 << 20,
+		RelaySilence:      3 * time.Second,
 
 		ReplayTries:   3,
 		RetryDelay:    200 * time.Millisecond,
@@ -135,6 +146,9 @@ func (c *Config) Validate() []error {
 		return faults
 	}
 	if _, err := c.plan(); err != nil {
+		return []error{err}
+	}
+	if _, err := c.relayOptions(); err != nil {
 		return []error{err}
 	}
 	return nil
@@ -195,6 +209,13 @@ func (c *Config) options() []settings.Option {
 		settings.Size("max-held-bytes", "memory of one stream's waiting batches", &c.MaxHeldBytes, 1<<10, maxBytes),
 		settings.Size("max-frame-bytes", "ZMQ frame; a longer one ends the connection", &c.MaxFrameBytes, 1<<10, 1<<31-1),
 		settings.Size("arena-bytes", "memory of the index, all shards together; 0: the index's default for each", &c.ArenaBytes, 0, maxBytes),
+		settings.Toggle("relay-tls", "dial relays with TLS; relay-ca and relay-cert imply it", &c.RelayTLS),
+		settings.Text("relay-ca", "file of the authorities that relays' certificates come from (PEM); none: the system's", &c.RelayCA, nil),
+		settings.Text("relay-cert", "file of the certificate that relays are shown (PEM)", &c.RelayCert, nil),
+		settings.Text("relay-key", "file of its key (PEM)", &c.RelayKey, nil),
+		settings.Text("relay-token-file", "file of the bearer token for relays, read anew for each subscription", &c.RelayTokenFile, nil),
+		settings.Size("max-relay-message-bytes", "message of a relay; a longer one ends the stream", &c.RelayMessageBytes, 1<<20, 1<<31-1),
+		settings.Span("relay-silence", "without any sign of life before the connection to a relay is made anew", &c.RelaySilence, 100*time.Millisecond, time.Hour),
 		settings.Count("replay-tries", "fruitless replay requests before a gap is given up", &c.ReplayTries, 1, 1_000),
 		settings.Span("retry-delay", "before the second replay request, doubling", &c.RetryDelay, time.Millisecond, time.Hour),
 		settings.Span("resync-delay", "between tries to get back what was given up", &c.ResyncDelay, 10*time.Millisecond, 24*time.Hour),

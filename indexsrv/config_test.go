@@ -104,7 +104,11 @@ func TestPrintDefaults(t *testing.T) {
 		if o.IsBool() {
 			flagged = "--" + o.Name + "\n"
 		}
-		for what, text := range map[string]string{"defaults": "\n" + o.Name + ": " + o.Value() + "\n", "usage": flagged} {
+		value := o.Value()
+		if value == "" {
+			value = `""`
+		}
+		for what, text := range map[string]string{"defaults": "\n" + o.Name + ": " + value + "\n", "usage": flagged} {
 			if out := b.String() + usage.String(); !strings.Contains(out, text) {
 				t.Errorf("%s: --%s is not in it", what, o.Name)
 			}

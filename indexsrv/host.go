@@ -76,6 +76,10 @@ func newHost(cfg Config, src feed.Source, log *slog.Logger) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
+	relays, err := cfg.relayOptions()
+	if err != nil {
+		return nil, err
+	}
 	idx, pool, err := build(&cfg, plans)
 	if err != nil {
 		return nil, err
@@ -84,6 +88,7 @@ func newHost(cfg Config, src feed.Source, log *slog.Logger) (*Host, error) {
 	h.scratch.New = func() any { return newQueryScratch(int(h.scratches.Add(1))) }
 	h.met = newMetrics(h)
 	h.reg = newRegistry(&h.cfg, h.idx, src, h.met.streamHooks, log)
+	h.reg.relays = relays
 	h.server = h.newServer()
 	return h, nil
 }

@@ -108,6 +108,8 @@ type Listener struct {
 	Lost        uint64            `json:"lost_batches"`
 	Restarts    uint64            `json:"restarts"`
 	Duplicates  uint64            `json:"duplicates"`
+	Snapshots   uint64            `json:"snapshots,omitempty"` // of a relay: contents applied whole
+	Resets      uint64            `json:"resets,omitempty"`    // of a relay: contents taken back
 	Orphans     uint64            `json:"orphans"`
 	Memberships uint64            `json:"memberships"`
 	Dropped     map[string]uint64 `json:"dropped"`
@@ -145,7 +147,7 @@ func (h *Host) Workers(model, group string) []Worker {
 func describe(w *worker) Worker {
 	n := w.model.name
 	d := Worker{
-		Instance: w.shown, Source: sources[0], Model: n.model, Group: n.group, BlockSize: w.model.blockSize,
+		Instance: w.shown, Source: sourceZMQ, Model: n.model, Group: n.group, BlockSize: w.model.blockSize,
 		Endpoints: map[string]string{}, Listeners: map[string]Listener{},
 	}
 	if n.tenant != defaultGroup {
@@ -157,6 +159,7 @@ func describe(w *worker) Worker {
 		l := Listener{
 			Endpoint: r.cfg.Endpoint, Status: st.State.String(), Epoch: st.Epoch,
 			Gaps: st.Gaps, Recovered: st.Recovered, Lost: st.Lost, Restarts: st.Restarts, Duplicates: st.Duplicates,
+			Snapshots: st.Snapshots, Resets: st.Resets,
 			Shard: r.shard, Node: r.node,
 			Orphans: st.Orphans, Memberships: st.Memberships, Dropped: st.Dropped, LastError: st.LastError,
 		}
@@ -165,6 +168,9 @@ func describe(w *worker) Worker {
 		}
 		worst = max(worst, st.State)
 		key := strconv.Itoa(r.number)
+		if r.cfg.Relay != nil {
+			d.Source = sourceRelay
+		}
 		d.Endpoints[key] = r.cfg.Endpoint
 		d.Listeners[key] = l
 	}

@@ -94,7 +94,11 @@ func TestRegister(t *testing.T) {
 		}
 	}
 	bad(body("9", "tcp://h:1", `,"dp_rank":2,"dp_size":2`), 400, "dp_rank: must be left out where dp_size is 2")
-	bad(body("9", "tcp://h:1", `,"source":"relay"`), 400, `source: "relay" is not available in this build`)
+	bad(body("9", "tcp://h:1", `,"source":"relay"`), 400, `endpoint: "tcp://h:1" must be host:port`)
+	bad(body("9", "h:1", `,"source":"relay","replay_endpoint":"tcp://h:2"`), 400, "replay_endpoint: must be left out")
+	bad(body("9", "h:0", `,"source":"relay"`), 400, `endpoint: "h:0": the port must be 1 to 65535`)
+	bad(body("9", "", `,"source":"relay"`), 400, "endpoint: ")
+	bad(body("9", "h:1", `,"source":"tcp"`), 400, `source: "tcp": must be one of zmq, relay`)
 	bad(body("9", "tcp://h:1", `,"block_size":16`), 400, "block_size: is given twice")
 	for _, b := range []string{"", " ", "{", "[]", "null", "7", `"x"`, "{}x", "\xff", `{"instance_id":` + strings.Repeat("[", 100_000)} {
 		bad(b, 400, "")

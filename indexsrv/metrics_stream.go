@@ -54,6 +54,8 @@ var streamMetrics = [...]streamMetric{
 	streamCounter("lost_batches_total", "Batches that never came.", func(s *StreamStatus) uint64 { return s.Lost }),
 	streamCounter("restarts_total", "Restarts of the publisher.", func(s *StreamStatus) uint64 { return s.Restarts }),
 	streamCounter("duplicates_total", "Batches that came again.", func(s *StreamStatus) uint64 { return s.Duplicates }),
+	streamCounter("snapshots_total", "Whole contents applied from a relay's snapshots.", func(s *StreamStatus) uint64 { return s.Snapshots }),
+	streamCounter("resets_total", "Contents that a relay took back.", func(s *StreamStatus) uint64 { return s.Resets }),
 	streamCounter("rank_mismatches_total", "Batches that name another data-parallel rank than the stream's.", func(s *StreamStatus) uint64 { return s.RankMismatches }),
 	streamGauge("epoch", "The publisher's life, from 1.", func(s *StreamStatus) uint64 { return s.Epoch }),
 	streamGauge("memberships", "Blocks the stream's holder holds.", func(s *StreamStatus) uint64 { return s.Memberships }),

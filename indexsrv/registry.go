@@ -84,6 +84,7 @@ type registry struct {
 	idx     *Writer
 	src     feed.Source
 	limits  feed.Limits
+	relays  relayOptions
 	maxRank int // streams at once
 	cleanup time.Duration
 	hooks   func(shard.Holder, int) streamHooks
@@ -126,6 +127,9 @@ func (g *registry) register(ctx context.Context, r *Registration) error {
 	cfgs, faults := r.streams(g.limits)
 	if len(faults) > 0 {
 		return faults[0]
+	}
+	if group := cfgs[0].Relay; group != nil {
+		group.opts = g.relays
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.cleanup)
 	defer cancel()

@@ -15,6 +15,7 @@ import (
 
 	"kindex/internal/kv"
 	"kindex/internal/settings"
+	"kindex/relay/client"
 	"kindex/relay/feed"
 )
 
@@ -81,7 +82,8 @@ func (id InstanceID) String() string { return id.text }
 // configuration file's.
 type Registration struct {
 	Instance InstanceID
-	// Endpoint is the live socket of rank 0, or of Rank where Ranks is 1.
+	// Endpoint is the live socket of rank 0, or of Rank where Ranks is 1. Of a relay
+	// it is host:port, the same for all ranks.
 	Endpoint       string
 	ReplayEndpoint string // the same for the replay socket; "": none
 	Model          string
@@ -100,7 +102,12 @@ const defaultGroup = "default"
 // engines and sources that a registration may name, the default first.
 var (
 	engines = []string{"auto", "vllm", "sglang"}
-	sources = []string{"zmq", "relay"}
+	sources = []string{sourceZMQ, sourceRelay}
+)
+
+const (
+	sourceZMQ   = "zmq"   // an engine's own sockets
+	sourceRelay = "relay" // an event stream over gRPC
 )
 
 // modelName names what a fleet serves side by side: one space of namespaces.
@@ -162,10 +169,7 @@ func (r *Registration) Validate() []error {
 		bad("dp_rank", "must be left out where dp_size is %d: ranks 0 to %d are subscribed", r.Ranks, r.Ranks-1)
 	}
 	check("engine", settings.OneOf(r.Engine, engines))
-	if check("source", settings.OneOf(r.Source, sources)); r.Source == "relay" {
-		bad("source", `"relay" is not available in this build: it must be "zmq"`)
-		return faults // its endpoint has another form
-	}
+	check("source", settings.OneOf(r.Source, sources))
 	if len(faults) > 0 {
 		faults = append(faults, r.endpointFaults()...)
 		return faults
@@ -191,6 +195,9 @@ func checkName(s string, required bool) error {
 }
 
 func (r *Registration) endpointFaults() []error {
+	if r.Source == sourceRelay {
+		return r.relayFaults()
+	}
 	var faults []error
 	for _, e := range [...]struct {
 		field, text string
@@ -206,6 +213,25 @@ func (r *Registration) endpointFaults() []error {
 			if err := feed.CheckEndpoint(e.text, e.replay); err != nil {
 				faults = append(faults, refuse(ErrInvalid, "%s: %v", e.field, err))
 			}
+		}
+	}
+	return faults
+}
+
+// relayFaults returns what is wrong with the endpoints of a relay.
+func (r *Registration) relayFaults() []error {
+	var faults []error
+	if r.ReplayEndpoint != "" {
+		faults = append(faults, refuse(ErrInvalid, "replay_endpoint: must be left out where source is relay: the relay keeps the history"))
+	}
+	switch {
+	case r.Endpoint == "":
+		faults = append(faults, refuse(ErrInvalid, "endpoint: is missing: it must be host:port of the relay's gRPC server"))
+	case len(r.Endpoint) > maxEndpoint:
+		faults = append(faults, refuse(ErrInvalid, "endpoint: must be at most %d bytes", maxEndpoint))
+	default:
+		if err := client.CheckAddress(r.Endpoint); err != nil {
+			faults = append(faults, refuse(ErrInvalid, "endpoint: %v", err))
 		}
 	}
 	return faults
@@ -227,6 +253,14 @@ func (r *Registration) streams(limits feed.Limits) ([]StreamConfig, []error) {
 		Limits:         limits,
 	}
 	cfgs := make([]StreamConfig, max(r.Ranks, 1))
+	if r.Source == sourceRelay {
+		one.Relay = newRelayGroup(len(cfgs))
+		for i := range cfgs {
+			cfgs[i] = one
+			cfgs[i].Rank += i
+		}
+		return cfgs, nil
+	}
 	for i := range cfgs {
 		c := one
 		if r.Ranks <= 1 {

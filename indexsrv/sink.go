@@ -129,16 +129,20 @@ func (*indexSink) Lost(uint64, uint64, string) {}
 
 // Forget implements [feed.Sink].
 func (s *indexSink) Forget(why feed.Forget, f *feed.Faults) {
-	err := s.idx.in(s.h, func(idx shard.Index) error {
-		defer s.refreshStats(idx, f)
-		return idx.Clear(s.h)
-	})
-	if err != nil {
-		s.refused(err, f)
-	}
+	s.InTurn(func() { s.empty(f) })
 	if why == feed.ForgetRestart {
 		s.norm.Restart()
 	}
+}
+
+// empty takes everything out of the holder. The caller has the turn of the shard.
+func (s *indexSink) empty(f *feed.Faults) {
+	idx, _ := s.idx.of(s.h)
+	f.Heal()
+	if err := idx.Clear(s.h); err != nil {
+		s.refused(err, f)
+	}
+	s.refreshStats(idx, f)
 }
 
 // refused notes that the index did not take an event, which it now lacks.

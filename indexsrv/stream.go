@@ -27,6 +27,10 @@ type StreamConfig struct {
 	BlockSize      int    // tokens
 	Engine         string // "auto" (or ""), "vllm", "sglang"
 	Limits         feed.Limits
+
+	// Relay is set where Endpoint is host:port of a relay: the client that the
+	// registration's ranks share.
+	Relay *relayGroup
 }
 
 func (c *StreamConfig) feed() feed.Config {
@@ -52,6 +56,10 @@ type StreamStatus struct {
 	RankMismatches uint64  // batches that name another rank than the stream's
 	Lookahead      int     // tokens beyond a block that the engine's hashes cover; 0: none
 	EngineTime     float64 // the last batch's own timestamp, seconds of the engine's clock
+
+	// Of a relay only.
+	Snapshots uint64 // applied whole
+	Resets    uint64 // contents taken back, snapshots aside
 }
 
 // Feed is one stream into the index without its sockets, for whoever brings
@@ -78,7 +86,8 @@ func (f *Feed) Status() StreamStatus { return f.sink.status(f.Feed.Status()) }
 // Concurrency: status, current and between may be called from any goroutine at any
 // time; stop once.
 type stream struct {
-	admission *feed.Stream
+	admission *feed.Stream // nil: relayed is there
+	relayed   *relayed     // nil: admission is there
 	sink      *indexSink
 	worker    *lanes.Worker // nil: the tap's goroutine does it all
 
@@ -110,25 +119,47 @@ func startStream(src feed.Source, cfg StreamConfig, idx *Writer, h shard.Holder,
 		return nil, err
 	}
 	log = log.With("endpoint", cfg.Endpoint, "rank", cfg.Rank)
-	fh := feed.Hooks{
-		Applied: hooks.Applied, Committed: hooks.Shard,
-		Changed: func(before, now feed.State, why string) {
-			s.state.Store(uint32(now))
-			level := slog.LevelInfo
-			if now > feed.StatePending {
-				level = slog.LevelWarn
-			}
-			log.Log(context.Background(), level, "stream "+now.String(), "before", before.String(), "why", why)
-		},
+	changed := func(before, now feed.State, why string) {
+		s.state.Store(uint32(now))
+		level := slog.LevelInfo
+		if now > feed.StatePending {
+			level = slog.LevelWarn
+		}
+		log.Log(context.Background(), level, "stream "+now.String(), "before", before.String(), "why", why)
 	}
-	if s.worker != nil {
-		fh.Run = s.run
+	if cfg.Relay != nil {
+		err = s.openRelay(&cfg, hooks, changed)
+	} else {
+		fh := feed.Hooks{Applied: hooks.Applied, Committed: hooks.Shard, Changed: changed}
+		if s.worker != nil {
+			fh.Run = s.run
+		}
+		s.admission, err = feed.Open(src, cfg.feed(), s.sink, fh)
 	}
-	if s.admission, err = feed.Open(src, cfg.feed(), s.sink, fh); err != nil {
+	if err != nil {
 		s.closeWorker()
 		return nil, err
 	}
 	return s, nil
+}
+
+// openRelay begins the stream of one rank of a relay.
+func (s *stream) openRelay(cfg *StreamConfig, hooks streamHooks, changed func(before, now feed.State, why string)) error {
+	r := &relayed{
+		rank: uint32(cfg.Rank), endpoint: cfg.Endpoint, period: cfg.Limits.WithDefaults().ConnectPeriod,
+		sink: s.sink, hooks: hooks, changed: changed, group: cfg.Relay,
+		state: feed.StatePending,
+	}
+	r.waiting = time.AfterFunc(r.period, r.tooLong)
+	if s.worker != nil {
+		r.run = s.run
+	}
+	if err := cfg.Relay.join(r, cfg); err != nil {
+		r.waiting.Stop()
+		return err
+	}
+	s.relayed = r
+	return nil
 }
 
 // run has j run on the stream's lane and waits until it is applied. Where the
@@ -143,7 +174,11 @@ func (s *stream) run(j feed.Job) {
 // stop ends the stream, also while it connects, subscribes or replays. When it
 // returns nothing of the stream can touch the index any more.
 func (s *stream) stop() {
-	s.admission.Close()
+	if s.relayed != nil {
+		s.relayed.Close()
+	} else {
+		s.admission.Close()
+	}
 	s.closeWorker()
 }
 
@@ -165,5 +200,13 @@ func (s *stream) current() feed.State { return feed.State(s.state.Load()) }
 // between calls fn between two batches of s: what the index holds of s then is
 // what its status says.
 func (s *stream) between(fn func(StreamStatus)) {
-	s.admission.Between(func(st feed.Status) { fn(s.sink.status(st)) })
+	if s.relayed == nil {
+		s.admission.Between(func(st feed.Status) { fn(s.sink.status(st)) })
+		return
+	}
+	s.relayed.Between(func(now feed.Status) {
+		st := s.sink.status(now)
+		s.relayed.extra(&st)
+		fn(st)
+	})
 }

@@ -85,5 +85,11 @@ func (f *Faults) Raise(what Fault, format string, args ...any) {
 	f.reason = fmt.Sprintf(format, args...)
 }
 
+// Any reports whether there is a fault, and Why the last one.
+func (f *Faults) Any() bool { return f.set != 0 }
+
+// Why says what the last fault was; "" where there is none.
+func (f *Faults) Why() string { return f.reason }
+
 // Heal takes back every fault: the content is known, whatever was missed before.
 func (f *Faults) Heal() { f.set, f.reason = 0, "" }

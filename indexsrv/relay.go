@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: relay/client (one rank of a relay, admitted). After: indexSink, on a lane.
+
+package indexsrv
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"kindex/relay/client"
+	"kindex/relay/feed"
+	"kindex/relay/normal"
+)
+
+// relayed is one rank of a relay: what a [feed.Stream] is to an engine's sockets.
+// The relay has admitted the batches and the client has their order; what is left
+// is where the stream stands.
+//
+// Concurrency: the methods of [client.Handler] are the client's, one call at a
+// time. The others may be called from any goroutine.
+type relayed struct {
+	rank     uint32
+	endpoint string
+	period   time.Duration // without a connection before the stream is failed
+	sink     *indexSink
+	run      func(feed.Job) // nil: a job runs where it is
+	hooks    streamHooks
+	changed  func(before, now feed.State, why string)
+	group    *relayGroup
+
+	mu     sync.Mutex // held while a job runs, so that nobody sees a batch half applied
+	closed bool
+
+	connected, ever, failed bool
+	why                     string // there is no connection
+	waiting                 *time.Timer
+	standing                client.Standing
+	faults                  feed.Faults // the index's
+	state                   feed.State  // told last
+
+	// What was seen. Lives are numbered from 1 here, whatever the relay calls them.
+	lives   uint64
+	life    uint64 // the relay's word for this one; 0: none yet
+	has     bool
+	last    uint64
+	counts  relayCounts
+	applied time.Time // when the last batch was
+
+	job relayJob
+}
+
+// relayCounts are the counters of a relayed stream that are its own.
+type relayCounts struct {
+	batches, restarts, lost, resets, snapshots uint64
+}
+
+var _ client.Handler = (*relayed)(nil)
+
+// relayJob is what one call of the client does to the index. It implements
+// [feed.Job].
+type relayJob struct {
+	r     *relayed
+	begun bool
+	empty bool // take everything out first
+	ops   []normal.Op
+	after func() // under the stream's lock, once it is applied
+	took  time.Duration
+}
+
+// Prepare implements [feed.Job].
+func (j *relayJob) Prepare() bool {
+	r := j.r
+	if !j.begun {
+		r.mu.Lock()
+		if r.closed {
+			r.mu.Unlock()
+			return false
+		}
+		j.begun, r.sink.ops = true, j.ops
+		return true
+	}
+	j.after()
+	r.settle()
+	j.begun = false
+	r.mu.Unlock()
+	return false
+}
+
+// Apply implements [feed.Job].
+func (j *relayJob) Apply() {
+	begun := time.Now()
+	if j.empty {
+		j.r.sink.empty(&j.r.faults)
+	}
+	j.r.sink.Commit(&j.r.faults)
+	j.took = time.Since(begun)
+}
+
+// do applies ops on the stream's lane and waits. A snapshot's chunk and a batch
+// are each applied in one turn of the shard.
+func (r *relayed) do(empty bool, ops []normal.Op, after func()) {
+	r.job = relayJob{r: r, empty: empty, ops: ops, after: after}
+	if r.run != nil {
+		r.run(&r.job)
+		return
+	}
+	for r.job.Prepare() {
+		r.sink.InTurn(r.job.Apply)
+	}
+}
+
+// Connected implements [client.Handler].
+func (r *relayed) Connected(client.Contract) {
+	r.locked(func() {
+		r.connected, r.ever, r.failed, r.why = true, true, false, ""
+		r.standing = client.Standing{Repairing: true, Why: "asking for the rank's content"}
+		r.waiting.Stop()
+	})
+}
+
+// Disconnected implements [client.Handler].
+func (r *relayed) Disconnected(why string) {
+	r.locked(func() {
+		if r.connected {
+			r.waiting.Reset(r.period)
+		}
+		r.connected, r.why = false, why
+	})
+}
+
+// tooLong is called when there was no connection for the period.
+func (r *relayed) tooLong() {
+	r.locked(func() { r.failed = !r.connected })
+}
+
+// Standing implements [client.Handler].
+func (r *relayed) Standing(s client.Standing) {
+	r.locked(func() { r.standing = s })
+}
+
+func (r *relayed) locked(fn func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		fn()
+		r.settle()
+	}
+}
+
+// Reset implements [client.Handler].
+func (r *relayed) Reset(life uint64, _ string) {
+	r.do(true, nil, func() {
+		r.counts.resets++
+		if r.life != 0 && life != r.life {
+			r.counts.restarts++
+		}
+		r.begin(life)
+	})
+}
+
+// Begin implements [client.Handler].
+func (r *relayed) Begin(s *client.Snapshot) {
+	r.do(true, nil, func() {
+		r.begin(s.Epoch)
+		r.standing = client.Standing{Repairing: true, Why: "receiving a snapshot"}
+	})
+}
+
+// begin begins a content, of another life or of the same. The lock is held.
+func (r *relayed) begin(life uint64) {
+	if life != r.life || r.lives == 0 {
+		r.lives++
+	}
+	r.life, r.has = life, false
+	r.sink.norm.Restart()
+}
+
+// Chunk implements [client.Handler].
+func (r *relayed) Chunk(ops []normal.Op) { r.do(false, ops, func() {}) }
+
+// End implements [client.Handler].
+func (r *relayed) End(s *client.Snapshot) {
+	r.locked(func() {
+		r.counts.snapshots++
+		r.has, r.last = true, s.Through
+	})
+}
+
+// Batch implements [client.Handler].
+func (r *relayed) Batch(b *client.Batch) {
+	came := time.Now()
+	r.do(false, b.Ops, func() {
+		if b.Epoch != r.life || r.lives == 0 {
+			r.lives++
+			r.life = b.Epoch
+		}
+		r.counts.batches++
+		r.has, r.last = true, b.Sequence
+		r.applied = time.Now()
+		r.sink.events += uint64(b.Events)
+		r.sink.timestamp = b.Timestamp
+	})
+	if r.hooks.Applied != nil {
+		r.hooks.Applied(time.Since(came))
+	}
+	if r.hooks.Shard != nil {
+		r.hooks.Shard(r.job.took)
+	}
+}
+
+// Hole implements [client.Handler].
+func (r *relayed) Hole(h *client.Hole) {
+	r.locked(func() {
+		r.counts.lost += h.To - h.From + 1
+		r.has, r.last = true, h.To
+	})
+}
+
+// settle makes known where the stream stands. The lock is held.
+func (r *relayed) settle() {
+	now := r.stands()
+	if before := r.state; now != before {
+		r.state = now
+		r.changed(before, now, r.lastError())
+	}
+}
+
+func (r *relayed) stands() feed.State {
+	switch {
+	case r.failed:
+		return feed.StateFailed
+	case !r.ever:
+		return feed.StatePending
+	case !r.connected, !r.standing.Exact, r.faults.Any():
+		return feed.StateDegraded
+	}
+	return feed.StateActive
+}
+
+// lastError says why the stream is not active; "" when it is.
+func (r *relayed) lastError() string {
+	switch r.stands() {
+	case feed.StateActive:
+		return ""
+	case feed.StatePending:
+		return r.why
+	case feed.StateFailed:
+		return fmt.Sprintf("no event stream from %s for %v: %s", r.endpoint, r.period, orUnknown(r.why))
+	case feed.StateDegraded:
+	}
+	switch {
+	case !r.connected:
+		return fmt.Sprintf("event stream of %s lost: %s", r.endpoint, orUnknown(r.why))
+	case r.faults.Any():
+		return r.faults.Why()
+	}
+	return r.standing.Why
+}
+
+func orUnknown(why string) string {
+	if why == "" {
+		return "no answer"
+	}
+	return why
+}
+
+// status returns what was seen. The lock is held.
+func (r *relayed) status() feed.Status {
+	seen := r.group.seen(r.rank)
+	return feed.Status{
+		State:     r.stands(),
+		Repairing: r.ever && !r.connected && !r.failed || r.connected && r.standing.Repairing && !r.faults.Any(),
+		Connected: r.connected,
+		LastSeq:   r.last, HasSeq: r.has,
+		Epoch:      max(r.lives, 1),
+		Batches:    r.counts.batches,
+		Gaps:       seen.Gaps,
+		Lost:       r.counts.lost,
+		Restarts:   r.counts.restarts,
+		Duplicates: seen.Duplicates,
+		LastBatch:  r.applied,
+		LastError:  r.lastError(),
+	}
+}
+
+// Between calls fn between two batches, as [feed.Stream] does.
+func (r *relayed) Between(fn func(feed.Status)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fn(r.status())
+}
+
+// extra adds to st what only a relayed stream has.
+func (r *relayed) extra(st *StreamStatus) {
+	st.Snapshots, st.Resets = r.counts.snapshots, r.counts.resets
+	for reason, n := range r.group.seen(r.rank).Dropped {
+		st.Dropped[reason] += n
+	}
+}
+
+// Close ends the stream: when it returns nothing of it can touch the index any
+// more. The connection ends with the last of those that share it.
+func (r *relayed) Close() {
+	r.mu.Lock()
+	r.closed = true
+	r.waiting.Stop()
+	r.mu.Unlock()
+	r.group.leave()
+}

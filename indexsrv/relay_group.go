@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package indexsrv
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"kindex/relay/client"
+)
+
+// relayGroup is the one client that the ranks of a registration share: one
+// connection, one stream.
+//
+// Concurrency: any goroutine.
+type relayGroup struct {
+	size int // ranks
+	opts relayOptions
+
+	mu     sync.Mutex
+	ranks  map[uint32]*relayed
+	left   int
+	client *client.Client // nil until all ranks are there
+}
+
+func newRelayGroup(size int) *relayGroup {
+	return &relayGroup{size: size, ranks: make(map[uint32]*relayed, size)}
+}
+
+// join adds r; with the last of the group's ranks the client begins to connect.
+func (g *relayGroup) join(r *relayed, cfg *StreamConfig) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ranks[r.rank] = r
+	if len(g.ranks) < g.size {
+		return nil
+	}
+	cc := client.Config{
+		Address:         cfg.Endpoint,
+		BlockSize:       cfg.BlockSize,
+		StatedNames:     cfg.Engine == "sglang",
+		MaxMessageBytes: g.opts.maxMessage,
+		SilenceTimeout:  g.opts.silence,
+		TLS:             g.opts.tls,
+		Token:           g.opts.token,
+	}
+	for n := range g.ranks {
+		cc.Ranks = append(cc.Ranks, n)
+	}
+	c, err := client.New(cc, func(n uint32) client.Handler { return g.ranks[n] })
+	if err != nil {
+		g.left++ // nobody closes a stream that was refused
+		return err
+	}
+	g.client = c
+	return nil
+}
+
+// leave ends the client with the last rank.
+func (g *relayGroup) leave() {
+	g.mu.Lock()
+	g.left++
+	c := g.client
+	last := g.left == g.size
+	g.mu.Unlock()
+	if last && c != nil {
+		c.Close()
+	}
+}
+
+// seen returns what the client has seen of a rank.
+func (g *relayGroup) seen(rank uint32) client.RankStatus {
+	g.mu.Lock()
+	c := g.client
+	g.mu.Unlock()
+	if c == nil {
+		return client.RankStatus{}
+	}
+	return c.Rank(rank)
+}
+
+// relayOptions are what every relay is dialled with.
+type relayOptions struct {
+	tls        *tls.Config            // nil: in the clear
+	token      func() (string, error) // nil: none
+	maxMessage int                    // bytes
+	silence    time.Duration
+}
+
+// maxRelayFile bounds a certificate, key or token file, in bytes.
+const maxRelayFile = 1 << 20
+
+// relayOptions reads the files that c names. Every fault names its option.
+func (c *Config) relayOptions() (relayOptions, error) {
+	o := relayOptions{maxMessage: int(c.RelayMessageBytes), silence: c.RelaySilence}
+	var faults []error
+	bad := func(option string, err error) {
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", option, err))
+		}
+	}
+	if (c.RelayCert == "") != (c.RelayKey == "") {
+		bad("relay-cert", errors.New("relay-cert and relay-key go together"))
+	}
+	if c.RelayTLS || c.RelayCA != "" || c.RelayCert != "" {
+		o.tls = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if c.RelayCA != "" {
+		pem, err := readSmall(c.RelayCA)
+		if err == nil {
+			o.tls.RootCAs = x509.NewCertPool()
+			if !o.tls.RootCAs.AppendCertsFromPEM(pem) {
+				err = fmt.Errorf("%s holds no certificate in PEM form", c.RelayCA)
+			}
+		}
+		bad("relay-ca", err)
+	}
+	if c.RelayCert != "" && c.RelayKey != "" {
+		_, err := tls.LoadX509KeyPair(c.RelayCert, c.RelayKey)
+		bad("relay-cert", err)
+		// Read anew at each handshake, so that a renewed certificate is used.
+		o.tls.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			cert, err := tls.LoadX509KeyPair(c.RelayCert, c.RelayKey)
+			return &cert, err
+		}
+	}
+	if c.RelayTokenFile != "" {
+		o.token = func() (string, error) { return readToken(c.RelayTokenFile) }
+		_, err := o.token()
+		bad("relay-token-file", err)
+	}
+	return o, errors.Join(faults...)
+}
+
+func readSmall(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // read only: nothing can be lost
+	b, err := io.ReadAll(io.LimitReader(f, maxRelayFile+1))
+	if err == nil && len(b) > maxRelayFile {
+		err = fmt.Errorf("%s: over %d bytes, no such file is that long", path, maxRelayFile)
+	}
+	return b, err
+}
+
+// readToken returns the one line of a token file.
+func readToken(path string) (string, error) {
+	b, err := readSmall(path)
+	if err != nil {
+		return "", err
+	}
+	token := string(bytes.TrimSpace(b))
+	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", fmt.Errorf("%s must hold one line, the token, of printable ASCII without blanks", path)
+	}
+	return token, nil
+}
