@@ -7,6 +7,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"net"
 	"time"
 
 	"google.golang.org/grpc"
@@ -25,10 +26,7 @@ func (c *Client) describe(ctx context.Context, conn *grpc.ClientConn) error {
 	if err != nil {
 		return err
 	}
-	if len(resp.GetEngines()) != 1 {
-		return nil // Subscribe says what is wrong
-	}
-	for _, d := range resp.GetEngines()[0].GetRanks() {
+	for _, d := range c.served(resp).GetRanks() {
 		r := c.ranks[d.GetRank()]
 		if r == nil {
 			continue
@@ -42,6 +40,25 @@ func (c *Client) describe(ctx context.Context, conn *grpc.ClientConn) error {
 		}
 	}
 	return nil
+}
+
+// served returns the engine that Subscribe is about: the one that was asked for, or
+// of several the one that is served on the port that was dialled. nil: that cannot
+// be told, and Subscribe says what is wrong.
+func (c *Client) served(resp *relayv1.DescribeResponse) (own *relayv1.Engine) {
+	if len(resp.GetEngines()) == 1 {
+		return resp.GetEngines()[0]
+	}
+	_, dialled, _ := net.SplitHostPort(c.cfg.Address)
+	for _, e := range resp.GetEngines() {
+		if _, port, _ := net.SplitHostPort(e.GetListen()); port == dialled {
+			if own != nil {
+				return nil
+			}
+			own = e
+		}
+	}
+	return own
 }
 
 // ownRequest returns the subscription that goes on where the ranks are.
