@@ -25,7 +25,7 @@ type Options struct {
 	HashTokens bool
 	// MaxBlocks bounds the blocks kept, ghosts included, and MaxBytes their tokens
 	// and attributes; a store past either is refused and counted. Defaults
-	// 33,554,432 and 8 GiB; MaxBytes is at most 24 GiB.
+	// 33,554,432 and 8 GiB.
 	MaxBlocks uint32
 	MaxBytes  uint64
 	// MaxOrphanBlocks and MaxOrphanBytes bound the waiting room; past either the
@@ -36,9 +36,6 @@ type Options struct {
 	MaxCuts int
 }
 
-// byteLimit is the most that blobs can number, less a margin for cells that wait.
-const byteLimit = 24 << 30
-
 func (o *Options) setDefaults() {
 	if o.MaxBlocks == 0 {
 		o.MaxBlocks = 1 << 25
@@ -46,7 +43,6 @@ func (o *Options) setDefaults() {
 	if o.MaxBytes == 0 {
 		o.MaxBytes = 8 << 30
 	}
-	o.MaxBytes = min(o.MaxBytes, byteLimit)
 	if o.MaxOrphanBlocks == 0 {
 		o.MaxOrphanBlocks = 65_536
 	}

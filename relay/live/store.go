@@ -125,7 +125,7 @@ func isOut(out []bool, i int) bool { return out != nil && out[i] }
 // what t would have moved goes, so that nothing is counted that is not there.
 func (s *State) fits(t *told, a *attr, n int) bool {
 	ok := uint64(s.recs.used)+uint64(n) <= uint64(s.opts.MaxBlocks) &&
-		s.blobs.used+s.attrs.bytes <= s.opts.MaxBytes && a.text() <= maxText
+		s.blobs.used+s.attrs.bytes <= s.opts.MaxBytes && len(s.blobs.chunks) < maxChunks && a.text() <= maxText
 	if !s.opts.HashTokens {
 		ok = ok && t.blobBound() <= maxBlob
 	}

@@ -133,7 +133,33 @@ func TestBlobs(t *testing.T) {
 			seen = slices.Clone(live)
 		}
 	}
-	if all, _, _ := s.blobs.bytes(); all > 64<<20 {
-		t.Errorf("%d bytes for 200 blobs", all)
+	cut.Close()
+	for _, k := range live {
+		s.blobs.drop(k.ref, len(k.want), &s.cuts)
+	}
+	s.blobs.settle(&s.cuts)
+	if all, free, kept := s.blobs.bytes(); all > (spareChunks+1)*blobChunk || free != spareChunks*blobChunk || s.blobs.used != 0 || kept > 1<<20 {
+		t.Errorf("%d bytes, %d of them free, %d kept, for no blob", all, free, kept)
+	}
+}
+
+// Memory that blobs of one size had serves those of another.
+func TestBlobsOfOtherSizes(t *testing.T) {
+	s := New(Options{})
+	var old []uint32
+	for size := 40; size < 120; size += 8 {
+		var now []uint32
+		b := make([]byte, size)
+		for i := range 10_000 {
+			if i < len(old) {
+				s.blobs.drop(old[i], size-8, &s.cuts)
+			}
+			now = append(now, s.blobs.put(b))
+			s.blobs.settle(&s.cuts)
+		}
+		if all, _, _ := s.blobs.bytes(); all > uint64(size+8)*10_000*13/10 {
+			t.Fatalf("%d bytes for 10,000 blobs of %d", all, size)
+		}
+		old = now
 	}
 }
