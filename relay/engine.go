@@ -205,6 +205,9 @@ func (e *Engine) Kind() string { return e.cfg.Kind }
 // HashTokens reports whether token ids are kept out, so that there is no FormPeer.
 func (e *Engine) HashTokens() bool { return e.cfg.HashTokens }
 
+// HashCheck reports whether the engine's hashes are held against its tokens.
+func (e *Engine) HashCheck() bool { return e.cfg.HashCheck != nil }
+
 // Ranks returns the engine's ranks by number. The caller must not change it.
 func (e *Engine) Ranks() []*Rank { return e.ranks }
 

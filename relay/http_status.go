@@ -4,7 +4,11 @@
 
 package relay
 
-import "time"
+import (
+	"time"
+
+	"kindex/relay/hashcheck"
+)
 
 // statusReply is the body of /status: what an operator asks first.
 type statusReply struct {
@@ -65,6 +69,28 @@ type statusRank struct {
 	SnapshotsShared   uint64            `json:"snapshots_shared"`
 	SubscribersBehind uint64            `json:"subscribers_fell_behind"`
 	Dropped           map[string]uint64 `json:"dropped"` // by reason
+	HashCheck         *statusHashes     `json:"hash_check,omitempty"`
+}
+
+type statusHashes struct {
+	Algorithm    string            `json:"algorithm"` // "": not found out yet
+	Checked      uint64            `json:"checked"`
+	Mismatched   uint64            `json:"mismatched"`
+	Rate         float64           `json:"mismatch_rate"`
+	Skipped      uint64            `json:"skipped"`
+	Unverifiable map[string]uint64 `json:"unverifiable"` // by reason
+	Warning      string            `json:"warning,omitempty"`
+}
+
+func statusOfHashes(h *hashcheck.Stats) *statusHashes {
+	st := &statusHashes{
+		Algorithm: h.Algorithm, Checked: h.Checked, Mismatched: h.Mismatched, Rate: h.Rate(), Skipped: h.Skipped,
+		Unverifiable: map[string]uint64{}, Warning: h.Warning,
+	}
+	for _, reason := range hashcheck.Reasons() {
+		st.Unverifiable[reason.String()] = h.Unverifiable[reason]
+	}
+	return st
 }
 
 func statusOfEngine(e *served, now time.Time) statusEngine {
@@ -80,17 +106,21 @@ func statusOfEngine(e *served, now time.Time) statusEngine {
 		st.Load = &statusLoad{Source: m.Source, LastError: m.LastErr}
 	}
 	for _, r := range e.engine.Ranks() {
-		rank := statusOfRank(r.Stats(), now)
+		stats := r.Stats()
+		rank := statusOfRank(&stats, now)
 		if l := e.meter.Rank(r.number); l != nil {
 			age := l.Age(now).Seconds()
 			rank.LoadAgeSeconds = &age
+		}
+		if e.engine.HashCheck() {
+			rank.HashCheck = statusOfHashes(&stats.Hash)
 		}
 		st.Ranks = append(st.Ranks, rank)
 	}
 	return st
 }
 
-func statusOfRank(s RankStats, now time.Time) statusRank {
+func statusOfRank(s *RankStats, now time.Time) statusRank {
 	st := statusRank{
 		Rank: s.Rank, State: s.Feed.State.String(), Connected: s.Feed.Connected,
 		Primed: s.Standing.Primed, Exact: s.Standing.Exact, Why: s.Standing.Why, LastError: s.Feed.LastError,

@@ -168,8 +168,11 @@ func TestTLS(t *testing.T) {
 		_ = conn.Close()
 		t.Error("TLS 1.2 is taken")
 	}
-	if n := g.e.stats.handshakes.Load(); n < 4 {
-		t.Errorf("%d failed handshakes are counted, want 4 or more", n)
+	for g.e.stats.handshakes.Load() < 4 { // a client knows before the server
+		if ctx.Err() != nil {
+			t.Fatalf("%d failed handshakes are counted, want 4 or more", g.e.stats.handshakes.Load())
+		}
+		time.Sleep(time.Millisecond)
 	}
 
 	// What was read stays in force when it cannot be read again.
