@@ -20,7 +20,7 @@ func runRelayBench(ctx context.Context, c *command, args []string, stdout, stder
 	arms := fs.String("arms", strings.Join(relaybench.Arms, ","), "relays: "+relaybench.ArmPeerOurs+" (ours, the peer's contract), "+relaybench.ArmOwn+" (our contract), "+relaybench.ArmSMG+" (the peer's)")
 	fs.IntVar(&o.Seconds, "seconds", o.Seconds, "of each rate")
 	fs.IntVar(&o.Blocks, "blocks", o.Blocks, "of a batch")
-	fs.IntVar(&o.State, "state", o.State, "live blocks for the snapshot")
+	fs.IntVar(&o.State, "state", o.State, "live blocks for snapshots and memory; 0 leaves those out")
 	fs.IntVar(&o.Rounds, "rounds", o.Rounds, "of all arms")
 	fs.Uint64Var(&o.Seed, "seed", o.Seed, "of the batches")
 	asJSON := fs.Bool("json", false, "print one JSON object")

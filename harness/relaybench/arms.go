@@ -15,8 +15,12 @@ import (
 	"kindex/harness/pyenv"
 )
 
-// historyBatches is every arm's history.
-const historyBatches = 100
+// Histories, in batches: both relays' default, and one that leaves all memory to the
+// state and gives a subscriber from nothing a snapshot.
+const (
+	defaultHistory = 10_000
+	smallHistory   = 100
+)
 
 //go:embed relay_host.py
 var peerHost string
@@ -63,7 +67,7 @@ func find(ctx context.Context, arms []string) (p programs, err error) {
 func (p *programs) close() error { return os.RemoveAll(p.dir) }
 
 // start starts an arm's relay of the publisher at those ports and returns its address.
-func (p *programs) start(arm string, pub, replay int) (*proc.Process, string, error) {
+func (p *programs) start(arm string, pub, replay, history int) (*proc.Process, string, error) {
 	port, err := publish.FreePorts(2)
 	if err != nil {
 		return nil, "", err
@@ -74,13 +78,13 @@ func (p *programs) start(arm string, pub, replay int) (*proc.Process, string, er
 		if err != nil {
 			return nil, "", err
 		}
-		child, err := proc.Start(p.python, []string{"SMG_KV_EVENT_HISTORY_BATCHES=" + strconv.Itoa(historyBatches)},
+		child, err := proc.Start(p.python, []string{"SMG_KV_EVENT_HISTORY_BATCHES=" + strconv.Itoa(history)},
 			filepath.Join(p.dir, "relay_host.py"), strconv.Itoa(port), strconv.Itoa(pub), strconv.Itoa(replay), p.dir, sockets)
 		return child, addr, err
 	}
 	child, err := proc.Start(p.relay, nil,
 		"--engine", fmt.Sprintf("vllm=tcp://127.0.0.1:%d,replay=tcp://127.0.0.1:%d", pub, replay),
-		"--listen", addr, "--http", fmt.Sprintf("127.0.0.1:%d", port+1), "--history-batches", strconv.Itoa(historyBatches))
+		"--listen", addr, "--http", fmt.Sprintf("127.0.0.1:%d", port+1), "--history-batches", strconv.Itoa(history))
 	return child, addr, err
 }
 

@@ -24,8 +24,7 @@ const (
 	vocabulary  = 150_000
 	perChain    = 16 // batches of one chain
 	fillBlocks  = 256
-	fillBurst   = 25 // batches, then a rest
-	fillRest    = 10 * time.Millisecond
+	fillBurst   = 25      // batches under way
 	napMost     = 500_000 // ns
 )
 
@@ -111,22 +110,19 @@ func (l *load) run(ctx context.Context, n, rate int) error {
 	return nil
 }
 
-// fill sends what is missing to so many stored blocks, in large batches.
-func (l *load) fill(ctx context.Context, state int) error {
-	rest := time.NewTicker(fillRest)
-	defer rest.Stop()
+// fill sends what is missing to so many stored blocks, in large batches, a few at a
+// time: arrived waits until the subscriber has them.
+func (l *load) fill(ctx context.Context, state int, arrived func() error) error {
 	for i := 1; l.stored < state; i++ {
 		if err := l.send(l.payload(min(fillBlocks, state-l.stored), true)); err != nil {
 			return err
 		}
-		if i%fillBurst > 0 {
+		if i%fillBurst > 0 && l.stored < state {
 			continue
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-rest.C:
+		if err := arrived(); err != nil {
+			return err
 		}
 	}
-	return nil
+	return ctx.Err()
 }

@@ -56,17 +56,40 @@ type Run struct {
 	Foreign  float64    `json:"foreign_cpus"`
 }
 
-// one measures one arm with a fresh process.
-func one(ctx context.Context, o *Options, p *programs, arm string) (run *Run, err error) {
-	raw, err := publish.OpenRaw(10_000)
+// one measures one arm: the rates with one fresh process, the state with another.
+func one(ctx context.Context, o *Options, p *programs, arm string) (*Run, error) {
+	run := &Run{Arm: arm}
+	before := trial.CPUs()
+	var used time.Duration
+	for _, phase := range []struct {
+		history int
+		measure func(*meter, context.Context, *reader) error
+	}{{defaultHistory, (*meter).rates}, {smallHistory, (*meter).state}} {
+		if o.State == 0 && phase.history == smallHistory {
+			continue
+		}
+		cpu, err := phaseOf(ctx, o, p, run, phase.history, phase.measure)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", arm, err)
+		}
+		used += cpu
+	}
+	run.Foreign = before.Foreign(trial.CPUs(), used.Seconds())
+	return run, nil
+}
+
+// phaseOf runs one phase beside a relay with so long a history, and returns what that
+// used.
+func phaseOf(ctx context.Context, o *Options, p *programs, run *Run, history int, measure func(*meter, context.Context, *reader) error) (cpu time.Duration, err error) {
+	raw, err := publish.OpenRaw(defaultHistory)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	defer raw.Close()
 	pub, replay := raw.Ports()
-	child, addr, err := p.start(arm, pub, replay)
+	child, addr, err := p.start(run.Arm, pub, replay, history)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	defer func() {
 		if ended := child.Ended(); ended != nil && err != nil {
@@ -76,16 +99,22 @@ func one(ctx context.Context, o *Options, p *programs, arm string) (run *Run, er
 	}()
 	l, err := newLoad(raw, o.Blocks, o.Seed)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	before := trial.CPUs()
-	m := &meter{o: o, child: child, load: l, addr: addr, contract: contractOf(arm), run: &Run{Arm: arm}}
-	if err := m.measure(ctx); err != nil {
-		return nil, fmt.Errorf("%s: %w", arm, err)
+	m := &meter{o: o, child: child, load: l, addr: addr, contract: contractOf(run.Arm), run: run}
+	r, err := follow(addr, m.contract)
+	if err != nil {
+		return 0, err
+	}
+	defer r.close()
+	if err := m.warm(ctx, r); err != nil {
+		return 0, err
+	}
+	if err := measure(m, ctx, r); err != nil {
+		return 0, err
 	}
 	cost, err := proc.CostOf(child.PID())
-	m.run.Foreign = before.Foreign(trial.CPUs(), cost.CPU.Seconds())
-	return m.run, err
+	return cost.CPU, err
 }
 
 // meter measures one relay.
@@ -98,27 +127,20 @@ type meter struct {
 	run      *Run
 }
 
-func (m *meter) measure(ctx context.Context) error {
-	r, err := follow(m.addr, m.contract)
-	if err != nil {
-		return err
-	}
-	defer r.close()
-	if err := m.warm(ctx, r); err != nil {
-		return err
-	}
-	if err := m.idle(ctx); err != nil {
-		return err
-	}
+func (m *meter) rates(ctx context.Context, r *reader) error {
 	for _, rate := range m.o.Rates {
 		if err := m.rate(ctx, r, rate); err != nil {
 			return err
 		}
 	}
-	if err := m.load.fill(ctx, m.o.State); err != nil {
+	return nil
+}
+
+func (m *meter) state(ctx context.Context, r *reader) error {
+	if err := m.idle(ctx); err != nil {
 		return err
 	}
-	if err := m.arrived(ctx, r); err != nil {
+	if err := m.load.fill(ctx, m.o.State, func() error { return m.arrived(ctx, r) }); err != nil {
 		return err
 	}
 	return m.snapshots(ctx)

@@ -14,7 +14,7 @@ type Options struct {
 	Rates   []int // batches a second, one figure each
 	Seconds int   // of each rate
 	Blocks  int   // of a batch
-	State   int   // live blocks for the snapshot
+	State   int   // live blocks for the snapshot; 0: that is left out
 	Rounds  int
 	Arms    []string
 	Seed    uint64
@@ -65,7 +65,7 @@ func (o *Options) Validate() error {
 	}{
 		{"seconds", o.Seconds, 1, maxSeconds},
 		{"blocks", o.Blocks, 1, maxBlocks},
-		{"state", o.State, 1, maxState},
+		{"state", o.State, 0, maxState},
 		{"rounds", o.Rounds, 1, maxRounds},
 	} {
 		if b.got < b.low || b.got > b.high {

@@ -61,6 +61,9 @@ func (r *Report) rows() {
 		r.row(fmt.Sprintf("added latency at %d/s, p50", rate), "us", at(func(a *AtRate) float64 { return a.P50 }))
 		r.row(fmt.Sprintf("added latency at %d/s, p99", rate), "us", at(func(a *AtRate) float64 { return a.P99 }))
 	}
+	if r.Options.State == 0 {
+		return
+	}
 	snap := func(f func(Snapshot) float64) func(*Run) float64 {
 		return func(x *Run) float64 { return trial.SpreadOf(x.Snaps, f).Median }
 	}
@@ -99,8 +102,8 @@ func (r *Report) WriteJSON(w io.Writer) error {
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	o := &r.Options
-	fmt.Fprintf(&b, "%s\n\n%d rounds, %d s of each rate, %d blocks of %d tokens a batch, one subscriber; state of %d live blocks, histories of %d batches\n\n",
-		r.Machine, o.Rounds, o.Seconds, o.Blocks, blockTokens, o.State, historyBatches)
+	fmt.Fprintf(&b, "%s\n\n%d rounds, %d s of each rate, %d blocks of %d tokens a batch, one subscriber; histories of %d batches; state of %d live blocks beside histories of %d\n\n",
+		r.Machine, o.Rounds, o.Seconds, o.Blocks, blockTokens, defaultHistory, o.State, smallHistory)
 	b.WriteString("| figure |")
 	for _, arm := range o.Arms {
 		fmt.Fprintf(&b, " %s |", arm)
