@@ -44,6 +44,7 @@ func commands() []command {
 		{"exact", "[--corpus FILE] [flags]", "hold every lookup of a corpus, of workloads with holes and of random ones against the reference: shards, kernels, forms", runExact},
 		{"ladder", "[--corpus FILE] [flags]", "offer a corpus at one rate after the other, beside peers, and tell how long lookups take at each", runLadder},
 		{"lanes", "[flags]", "frames into the index as the host takes them, on 1, 2 and 4 lanes: throughput, and CPU time by what it is for", runLanes},
+		{"drill", "NAME|all [--json] [--seed N]", "break what a deployment breaks, with real programs, and judge by a rule how they come through", runDrill},
 		{"relaybench", "[flags]", "one publisher's batches through our relay and the peer's: CPU and latency of a batch, snapshots, memory", runRelayBench},
 	}
 }

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package drill breaks real programs on purpose and judges by a rule how they come
+// through: a publisher that fails on command, a link that can be cut, the build's relay
+// and index host as processes of their own, and subscribers that know no code of theirs.
+//
+// # How a drill judges
+//
+// The publisher knows its truth at every number (harness/publish). Subscribers of both
+// contracts hold every state they pass through against it. The index host is asked for
+// all of its content, with the cursor at which it holds, again and again: it is exact at
+// a moment when each rank is active, stands at a batch that is no older than the fault's
+// end, and holds the truth of that batch; times are to the arrival of that answer, the
+// asking included. It must then stay so. At the end the publisher falls silent and
+// everybody must hold its last word.
+//
+// # How to add a drill
+//
+// Write a function that takes an [Env], does what its name says, and returns the figure
+// it measured; an error is a broken rule. Give it an entry in all, with the rule in words
+// that an operator can hold the figure against. Names begin with the part that they
+// drill: relay-, engine-, index-, gateway-.
+package drill
