@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"testing"
 )
 
@@ -47,7 +48,7 @@ func TestHistoryAgainstList(t *testing.T) {
 			}
 			ask := uint64(rng.IntN(int(seq) + 3))
 			wantAt, wantFound, wantAfter := h.head, false, h.head
-			for i := len(list) - 1; i >= 0; i-- {
+			for i := range slices.Backward(list) {
 				if list[i].to >= ask {
 					wantAt, wantFound = h.tail+uint64(i), list[i].from <= ask
 				}

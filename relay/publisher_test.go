@@ -50,14 +50,6 @@ func storeOf(parent uint64, blocks ...uint64) kv.Event {
 	return ev
 }
 
-func removeOf(blocks ...uint64) kv.Event {
-	ev := kv.Event{Kind: kv.KindRemoved, Medium: "GPU", HasGroup: true}
-	for _, b := range blocks {
-		ev.Hashes = append(ev.Hashes, kv.EngineHash(b))
-	}
-	return ev
-}
-
 func clearAll() kv.Event { return kv.Event{Kind: kv.KindCleared} }
 
 // publisher is the sockets of one rank of an engine, in memory. What it keeps its

@@ -80,8 +80,14 @@ func TestPeerCursors(t *testing.T) {
 		refused bool
 		batches int
 	}{
-		{seq: 29}, {seq: 28, batches: 1}, {seq: 20, batches: 9}, {seq: 19, batches: 10},
-		{seq: 18, refused: true}, {seq: 1, refused: true}, {seq: 30, refused: true}, {seq: 1 << 60, refused: true},
+		{seq: 29},
+		{seq: 28, batches: 1},
+		{seq: 20, batches: 9},
+		{seq: 19, batches: 10},
+		{seq: 18, refused: true},
+		{seq: 1, refused: true},
+		{seq: 30, refused: true},
+		{seq: 1 << 60, refused: true},
 	} {
 		s, err := e.Subscribe(SubscribeRequest{Form: FormPeer, Rules: RulesPeer, Cursors: []Cursor{{Sequence: c.seq}}})
 		if c.refused {
