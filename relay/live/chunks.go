@@ -31,7 +31,15 @@ type Chunks struct {
 }
 
 // item is one block of one event.
-type item struct{ rec, attr uint32 }
+type item struct {
+	rec  uint32
+	attr uint32
+	// size is the most bytes that it takes in its chunk, and whether it goes on with
+	// the event of the item before it.
+	size uint32
+}
+
+const joined uint32 = 1 << 31
 
 // Own returns the content as chunks of the relay's own contract: each the field
 // events of kindex.relay.v1.SnapshotChunk.
@@ -93,9 +101,14 @@ func (ch *Chunks) fill() {
 	ch.items = make([]item, 0, c.copies+2*c.ghosts)
 	var ghosts []item
 	var more []copyList
+	var before item
 	for _, i := range order {
 		r := c.recs.at(i)
-		it := item{i, r.attr}
+		it := item{rec: i, attr: r.attr, size: ch.blockBound(r.size, r.attr)}
+		if r.parent == before.rec && ch.alike(it, before) {
+			it.size |= joined
+		}
+		before = it
 		ch.items = append(ch.items, it)
 		if r.size&ghost != 0 {
 			ghosts = append(ghosts, it)
@@ -105,12 +118,32 @@ func (ch *Chunks) fill() {
 		}
 	}
 	ch.copies = len(ch.items)
-	// One copy of each block a pass, so that what is chained stays so.
+	ch.fillCopies(more)
+	ch.gone = len(ch.items)
+	for i, it := range ghosts {
+		it.size = goneBound
+		if i > 0 && ch.alike(it, ghosts[i-1]) {
+			it.size |= joined
+		}
+		ch.items = append(ch.items, it)
+	}
+}
+
+// fillCopies lists the copies beyond each block's first: one of each block a pass,
+// so that what is chained stays so.
+func (ch *Chunks) fillCopies(more []copyList) {
+	c := ch.cut
 	for len(more) > 0 {
 		left := more[:0]
+		var before item
 		for _, m := range more {
-			nd := c.nodes.at(m.node)
-			ch.items = append(ch.items, item{m.rec, nd.attr})
+			nd, r := c.nodes.at(m.node), c.recs.at(m.rec)
+			it := item{rec: m.rec, attr: nd.attr, size: ch.blockBound(r.size, nd.attr)}
+			if before.rec != 0 && ch.alike(it, before) && (!ch.peer || r.parent == before.rec) {
+				it.size |= joined
+			}
+			before = it
+			ch.items = append(ch.items, it)
 			if m.left--; m.left == 0 {
 				if m.node = nd.next; m.node != 0 {
 					m.left = c.nodes.at(m.node).count
@@ -122,68 +155,58 @@ func (ch *Chunks) fill() {
 		}
 		more = left
 	}
-	ch.gone = len(ch.items)
-	ch.items = append(ch.items, ghosts...)
+}
+
+// alike reports whether a and b may stand in one event.
+func (ch *Chunks) alike(a, b item) bool {
+	return b.rec != 0 && (a.attr == b.attr || ch.class[a.attr] == ch.class[b.attr])
 }
 
 // copyList is how far the copies of one block are listed.
 type copyList struct{ rec, node, left uint32 }
 
-// joins reports whether item i, not the first, goes on with the event of the one
-// before it.
-func (ch *Chunks) joins(i int) bool {
-	it, before := ch.items[i], ch.items[i-1]
-	switch {
-	case i == ch.copies, i == ch.gone, ch.class[it.attr] != ch.class[before.attr]:
-		return false
-	case i >= ch.gone, i >= ch.copies && !ch.peer:
-		return true
-	}
-	return ch.cut.recs.at(it.rec).parent == before.rec
-}
-
 // layOut finds where chunks begin.
 func (ch *Chunks) layOut(blocks, bytes int) {
 	ch.starts = append(ch.starts[:0], 0)
 	n, size := 0, eventBound
-	for i := range ch.items {
-		block, head := ch.sizes(i)
-		if i == 0 || !ch.joins(i) {
-			block += head
+	for i, it := range ch.items {
+		block := int(it.size &^ joined)
+		add := block
+		if it.size&joined == 0 {
+			add += ch.headBound(it.attr)
 		}
-		if n+1 > blocks || size+block > bytes && n > 0 {
+		if n+1 > blocks || size+add > bytes && n > 0 {
 			ch.starts = append(ch.starts, i)
-			n, size = 0, eventBound
-			if i > 0 && ch.joins(i) {
-				block += head
-			}
+			n, size, add = 0, eventBound, block+ch.headBound(it.attr)
 		}
 		n++
-		size += block
+		size += add
 	}
 	ch.starts = append(ch.starts, len(ch.items))
 }
 
-// eventBound is the most bytes that an event takes without its blocks and
-// attributes.
-const eventBound = 64
+const (
+	// eventBound is the most bytes that an event takes without its blocks and
+	// attributes.
+	eventBound = 64
+	// goneBound is the most that a hash taken away takes.
+	goneBound = 10
+)
 
-// sizes returns the most bytes that item i takes, and its event besides.
-func (ch *Chunks) sizes(i int) (block, head int) {
-	it := ch.items[i]
-	switch {
-	case !ch.peer && i < ch.copies:
-		return 16, eventBound
-	case !ch.peer:
-		return 8, eventBound
+// headBound returns the most bytes that an event takes besides its blocks.
+func (ch *Chunks) headBound(attr uint32) int {
+	if !ch.peer {
+		return eventBound
 	}
-	a := ch.cut.attrs[it.attr]
-	head = eventBound + len(a.stored)
-	if i >= ch.gone {
-		return 10, head
+	return eventBound + len(ch.cut.attrs[attr].stored)
+}
+
+// blockBound returns the most bytes that a block takes.
+func (ch *Chunks) blockBound(size, attr uint32) uint32 {
+	if !ch.peer {
+		return 16
 	}
-	r := ch.cut.recs.at(it.rec)
-	return int(r.size&sizeMask) + len(a.block) + 20, head
+	return size&sizeMask + uint32(len(ch.cut.attrs[attr].block)) + 20
 }
 
 // Len returns the number of chunks.
@@ -204,7 +227,7 @@ func (ch *Chunks) Append(dst []byte, i int) []byte {
 	var g gathered
 	for from < to {
 		end := from + 1
-		for end < to && ch.joins(end) {
+		for end < to && ch.items[end].size&joined != 0 {
 			end++
 		}
 		if ch.peer {
