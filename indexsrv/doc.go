@@ -11,10 +11,10 @@
 //
 // # Layers
 //
-//	source    sockets: live messages, replay answers, connection events
-//	stream    one stream's lock and its fence; drives the feed, keeps its state readable
-//	Feed      admission, decoding, normalisation: no I/O, no clock, no goroutine
-//	Writer    the one door to the index's mutating calls
+//	relay/feed  sockets and admission: each batch once, in the publisher's order
+//	stream      one stream's place on the lanes; its state, readable without a lock
+//	indexSink   decoding, normalisation; a batch's operations into the holder
+//	Writer      the one door to the index's mutating calls
 //
 // # Ordering
 //
