@@ -14,6 +14,10 @@ import (
 // a group by 8 bits.
 const maxGroups = 256
 
+// foreignOwner is the owner whose copies no released router counts: blocks of a
+// reuse layer, which gives them to whoever asks.
+const foreignOwner = "kvcr"
+
 // keyedGeneration bounds each of the two generations of [Normaliser.keyed].
 // Chosen, not measured: 2 x 65,536 hashes are about 5 MB at worst, and most
 // streams have none.
@@ -228,6 +232,8 @@ func (n *Normaliser) place(ev *kv.Event) Reason {
 		return RemoteLocality
 	case ev.Tier == kv.TierRemote:
 		return RemoteTier
+	case ev.Ownership == foreignOwner:
+		return Ownership
 	case ev.Tier >= kv.LocalTiers:
 		return UnknownMedium
 	case ev.Group < 0 || ev.Group >= maxGroups:

@@ -80,6 +80,8 @@ func TestDrops(t *testing.T) {
 		{"negative group", with(storeOf(0, 1), func(e *kv.Event) { e.Group = -1 }), GroupRange},
 		{"remote locality", with(storeOf(0, 1), func(e *kv.Event) { e.Tier, e.Locality = kv.TierDisk, kv.LocalityRemote }), RemoteLocality},
 		{"local storage", with(storeOf(0, 1), func(e *kv.Event) { e.Tier, e.Locality = kv.TierDisk, kv.LocalityLocal }), none},
+		{"another's copy", with(storeOf(0, 1), func(e *kv.Event) { e.Tier, e.Ownership = kv.TierHost, "kvcr" }), Ownership},
+		{"an owner of this host", with(storeOf(0, 1), func(e *kv.Event) { e.Tier, e.Ownership = kv.TierHost, "offload" }), none},
 		{"shared tier", with(storeOf(0, 1), func(e *kv.Event) { e.Tier = kv.TierRemote }), RemoteTier},
 		{"unknown medium", with(storeOf(0, 1), func(e *kv.Event) { e.Tier = kv.TierUnknown }), UnknownMedium},
 		{"no hashes", with(storeOf(0, 1), func(e *kv.Event) { e.Hashes = nil }), NoHashes},
@@ -300,5 +302,95 @@ func TestBigramAndLookahead(t *testing.T) {
 	}
 	if got := n.Lookahead(); got != 3 {
 		t.Errorf("lookahead: got %d, want 3", got)
+	}
+}
+
+// An unknown block size is that of the first whole blocks of a main group in each
+// life; what comes in another size is dropped, counted and told in its place.
+func TestLearnedBlockSize(t *testing.T) {
+	sized := func(size, blocks int, edit func(*kv.Event)) kv.Event {
+		ev := kv.Event{Kind: kv.KindStored, BlockSize: size, Spec: kv.SpecFull, HasGroup: true}
+		for b := range blocks {
+			ev.Hashes = append(ev.Hashes, kv.EngineHash(100+b))
+			for i := range size {
+				ev.Tokens = append(ev.Tokens, uint32(b*size+i))
+			}
+		}
+		if edit != nil {
+			edit(&ev)
+		}
+		return ev
+	}
+	n := New(Config{})
+	for _, tc := range []struct {
+		name string
+		ev   kv.Event
+		want Reason
+		size int
+	}{
+		{"of a window group", sized(8, 1, func(e *kv.Event) { e.Spec = kv.SpecWindow; e.Group = 1 }), NonMainGroup, 0},
+		{"placeholder", kv.Event{Hashes: []kv.EngineHash{1}, Tier: kv.TierHost}, none, 0},
+		{"no size", sized(4, 1, func(e *kv.Event) { e.BlockSize = 0 }), Misaligned, 0},
+		{"cut short", sized(8, 2, func(e *kv.Event) { e.Tokens = e.Tokens[:15] }), Misaligned, 0},
+		{"the first whole", sized(32, 2, nil), none, 32},
+		{"another", sized(64, 1, nil), BlockSize, 32},
+		{"the same", sized(32, 1, nil), none, 32},
+	} {
+		if _, got := one(n, tc.ev); got != tc.want || n.BlockSize() != tc.size {
+			t.Errorf("%s: got %v, block size %d; want %v, %d", tc.name, got, n.BlockSize(), tc.want, tc.size)
+		}
+	}
+
+	ops := n.Batch(&kv.Batch{Events: []kv.Event{sized(32, 1, nil), sized(16, 1, nil), {Kind: kv.KindCleared}, removeOf(100)}})
+	var kinds []Kind
+	for i, op := range ops {
+		kinds = append(kinds, op.Kind)
+		if op.Event != i {
+			t.Errorf("operation %d is of event %d, want %d", i, op.Event, i)
+		}
+	}
+	if want := []Kind{Store, Mismatch, Clear, Remove}; !slices.Equal(kinds, want) || ops[1].Size != 16 {
+		t.Errorf("got operations %v, size %d; want %v, 16", kinds, ops[1].Size, want)
+	}
+
+	n.Restart()
+	if _, got := one(n, sized(16, 1, nil)); got != none || n.BlockSize() != 16 {
+		t.Errorf("another life: got %v, block size %d; want none, 16", got, n.BlockSize())
+	}
+	given := New(Config{BlockSize: 16})
+	given.Restart()
+	if _, got := one(given, sized(32, 1, nil)); got != BlockSize || given.BlockSize() != 16 {
+		t.Errorf("a given size: got %v, block size %d; want block_size, 16", got, given.BlockSize())
+	}
+}
+
+// Every reason is listed once and has a label of its own.
+func TestReasons(t *testing.T) {
+	labels := map[string]bool{}
+	for _, r := range Reasons {
+		labels[r.String()] = true
+	}
+	if len(labels) != int(numReasons)-1 || labels["none"] || labels[""] {
+		t.Errorf("got the labels %v, want %d", labels, numReasons-1)
+	}
+}
+
+// A batch whose buffers have grown costs no memory.
+func TestBatchAllocs(t *testing.T) {
+	n := newTest("")
+	b := kv.Batch{Events: []kv.Event{removeOf(1, 2), storeOf(0, 1, 2, 3), storeOf(3, 4)}}
+	n.Batch(&b)
+	if got := testing.AllocsPerRun(100, func() { n.Batch(&b) }); got != 0 {
+		t.Errorf("%v allocations a batch, want 0", got)
+	}
+}
+
+// BenchmarkBatch is one store of 8 blocks of 16 tokens.
+func BenchmarkBatch(b *testing.B) {
+	n := newTest("")
+	batch := kv.Batch{Events: []kv.Event{storeOf(0, 1, 2, 3, 4, 5, 6, 7, 8)}}
+	b.ReportAllocs()
+	for b.Loop() {
+		n.Batch(&batch)
 	}
 }

@@ -63,6 +63,7 @@ const (
 	NonMainGroup          // a cache group that is not main attention
 	RemoteLocality        // a copy in somebody else's storage
 	RemoteTier            // a copy in shared storage
+	Ownership             // a copy whose owner does not keep it for this engine alone
 	UnknownMedium         // a medium this version cannot name
 	GroupRange            // a main group number that is not 0 to 255
 	BlockSize             // another block size than the content's
@@ -72,13 +73,14 @@ const (
 )
 
 // Reasons are all reasons, in a fixed order.
-var Reasons = [...]Reason{NonMainGroup, RemoteLocality, RemoteTier, UnknownMedium, GroupRange, BlockSize, Misaligned, NoHashes}
+var Reasons = [...]Reason{NonMainGroup, RemoteLocality, RemoteTier, Ownership, UnknownMedium, GroupRange, BlockSize, Misaligned, NoHashes}
 
 var reasonNames = [numReasons]string{
 	none:           "none",
 	NonMainGroup:   "non_main_group",
 	RemoteLocality: "remote_locality",
 	RemoteTier:     "remote_tier",
+	Ownership:      "unsupported_ownership",
 	UnknownMedium:  "unknown_medium",
 	GroupRange:     "group_range",
 	BlockSize:      "block_size",
