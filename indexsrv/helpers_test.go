@@ -137,9 +137,6 @@ func heldBy(t testing.TB, w *Writer, h shard.Holder) []uint64 {
 	return slices.Compact(out)
 }
 
-// testLimits are what the feeds of tests have where they say nothing.
-var testLimits = feed.Limits{}.WithDefaults()
-
 // feedTest drives a feed by hand.
 type feedTest struct {
 	testing.TB
@@ -225,19 +222,4 @@ func (f *feedTest) asked(start uint64) uint64 {
 		f.Fatalf("replay request: got %v from %d, want one from %d", ask, req.Start, start)
 	}
 	return req.ID
-}
-
-func (f *feedTest) notAsked() {
-	f.Helper()
-	if req, ask, _ := f.Next(f.now); ask {
-		f.Fatalf("replay request: got one from %d, want none", req.Start)
-	}
-}
-
-// answer plays batches from..., then the end marker, to request id.
-func (f *feedTest) answer(id uint64, from uint64, payloads ...[]byte) {
-	for i, p := range payloads {
-		f.ReplayBatch(id, from+uint64(i), p, f.now)
-	}
-	f.ReplayEnd(id, f.now)
 }

@@ -19,7 +19,6 @@ import (
 // tape is a sink that writes down what it is handed.
 type tape struct {
 	staged  *Batch
-	payload []byte
 	epochs  [][]entry // by epoch; a resync begins the last one anew
 	resyncs int
 	lost    func(seq uint64)

@@ -277,6 +277,9 @@ func (f *Feed) stageReplay(id, seq uint64, payload []byte, now time.Time) bool {
 	}
 	r.got, r.absent = true, 0
 	r.least, r.most, r.top = min(r.least, seq), max(r.most, seq), max(r.top, seq)
+	if r.short && seq <= r.aboveAt {
+		r.short, r.above = false, 0 // it only came out of order
+	}
 	switch {
 	case r.resyncing:
 		f.collect(seq, payload, first, now)

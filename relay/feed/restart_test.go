@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package indexsrv
+package feed
 
 import (
 	"errors"
 	"testing"
-
-	"kindex/relay/feed"
 )
 
 // A number that was passed, with other bytes, is another life: everything of the
@@ -16,8 +14,8 @@ func TestRestart(t *testing.T) {
 		for seq := range uint64(100) {
 			f.live(seq, storeOf(seq, seq+1))
 		}
-		if got := depth(f.w, f.h, 1, 2, 3); got != 3 {
-			t.Fatalf("old life: depth %d, want 3", got)
+		if got := len(f.sink.blocks); got != 100 {
+			t.Fatalf("old life: %d blocks, want 100", got)
 		}
 	}
 	t.Run("in full view", func(t *testing.T) {
@@ -25,7 +23,7 @@ func TestRestart(t *testing.T) {
 		life(f)
 		f.live(0, storeOf(0, 500))
 		f.want(500)
-		f.wantState(feed.StateActive)
+		f.wantState(StateActive)
 		if st := f.Status(); st.Restarts != 1 || st.Epoch != 2 || st.LastSeq != 0 || st.Lost != 0 {
 			t.Errorf("got %s; want 1 restart, epoch 2, at 0", statusLine(st))
 		}
@@ -44,7 +42,7 @@ func TestRestart(t *testing.T) {
 		life(f)
 		f.live(3, storeOf(0, 500))
 		f.want(500)
-		f.wantState(feed.StateDegraded)
+		f.wantState(StateDegraded)
 		if st := f.Status(); st.Restarts != 1 || st.Lost != 3 {
 			t.Errorf("got %s; want 1 restart, 3 lost", statusLine(st))
 		}
@@ -58,13 +56,13 @@ func TestRestart(t *testing.T) {
 		f.want()
 		f.answer(f.asked(0), 0, payload(storeOf(0, 499)), p)
 		f.want(499, 500)
-		f.wantState(feed.StateActive)
+		f.wantState(StateActive)
 	})
 	t.Run("older than the history", func(t *testing.T) {
 		f := newFeedTest(t, false, nil).connect()
 		p := payload(storeOf(0, 1))
 		f.Live(0, p, f.now)
-		for seq := uint64(1); seq <= feed.HistoryLen; seq++ {
+		for seq := uint64(1); seq <= HistoryLen; seq++ {
 			f.live(seq)
 		}
 		f.Live(0, p, f.now) // its bytes are forgotten by now
@@ -76,8 +74,8 @@ func TestRestart(t *testing.T) {
 		f := newFeedTest(t, false, nil).connect()
 		life(f)
 		f.Live(0, []byte("garbage"), f.now)
-		f.wantState(feed.StateActive)
-		if st := f.Status(); st.Restarts != 0 || st.Dropped["malformed"] != 1 || st.LastSeq != 99 {
+		f.wantState(StateActive)
+		if st := f.Status(); st.Restarts != 0 || st.Malformed != 1 || st.LastSeq != 99 {
 			t.Errorf("got %s; want no restart, 1 malformed, at 99", statusLine(st))
 		}
 	})
@@ -91,7 +89,7 @@ func TestRestart(t *testing.T) {
 		if st := f.Status(); st.HeldBatches != 0 || st.Restarts != 1 {
 			t.Errorf("got %s; want nothing held, 1 restart", statusLine(st))
 		}
-		f.wantState(feed.StateActive)
+		f.wantState(StateActive)
 	})
 	t.Run("two batches of one number", func(t *testing.T) {
 		f := newFeedTest(t, true, nil).connect()
@@ -116,7 +114,7 @@ func TestReconnect(t *testing.T) {
 		f.Live(0, p[0], f.now)
 		f.Live(1, p[1], f.now)
 		f.Disconnected("the peer closed it", f.now)
-		f.wantState(feed.StateDegraded)
+		f.wantState(StateDegraded)
 		f.notAsked()
 		f.Connected(f.now)
 		return f, p
@@ -129,7 +127,7 @@ func TestReconnect(t *testing.T) {
 		f.ReplayBatch(id, 1, p[1], f.now)
 		f.want(1, 2, 3)
 		f.ReplayEnd(id, f.now)
-		f.wantState(feed.StateActive)
+		f.wantState(StateActive)
 		if st := f.Status(); st.Restarts != 0 || st.Gaps != 0 || st.Duplicates != 0 {
 			t.Errorf("got %s; want no restart, gap or duplicate", statusLine(st))
 		}
@@ -137,7 +135,7 @@ func TestReconnect(t *testing.T) {
 	t.Run("missed meanwhile", func(t *testing.T) {
 		f, p := begin(t)
 		f.answer(f.asked(1), 1, p[1:]...)
-		f.wantState(feed.StateActive)
+		f.wantState(StateActive)
 		f.want(1, 2, 3)
 	})
 	t.Run("another one, further", func(t *testing.T) {
@@ -151,7 +149,7 @@ func TestReconnect(t *testing.T) {
 		}
 		f.answer(f.asked(0), 0, q...)
 		f.want(501, 502, 503)
-		f.wantState(feed.StateActive)
+		f.wantState(StateActive)
 	})
 	t.Run("another one, younger and silent", func(t *testing.T) {
 		f, _ := begin(t)
@@ -159,7 +157,7 @@ func TestReconnect(t *testing.T) {
 		f.want()
 		f.answer(f.asked(0), 0, payload(storeOf(0, 501)))
 		f.want(501)
-		f.wantState(feed.StateActive)
+		f.wantState(StateActive)
 		if st := f.Status(); st.Restarts != 1 || st.Epoch != 2 || st.LastSeq != 0 {
 			t.Errorf("got %s; want 1 restart, epoch 2, at 0", statusLine(st))
 		}
@@ -172,7 +170,7 @@ func TestReconnect(t *testing.T) {
 		_, _, f.now = f.Next(f.now)
 		f.ReplayFailed(f.asked(1), errors.New("no answer for 5s"), f.now)
 		f.want(1, 2, 3)
-		f.wantState(feed.StateDegraded)
+		f.wantState(StateDegraded)
 		if f.Status().Repairing {
 			t.Error("given up: got repairing")
 		}
@@ -182,9 +180,9 @@ func TestReconnect(t *testing.T) {
 		f.live(0, storeOf(0, 1))
 		f.Disconnected("the peer closed it", f.now)
 		f.Connected(f.now)
-		f.wantState(feed.StateDegraded)
+		f.wantState(StateDegraded)
 		f.live(1, storeOf(0, 2))
-		f.wantState(feed.StateActive)
+		f.wantState(StateActive)
 		f.want(1, 2)
 	})
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package indexsrv
+package feed
 
 import (
 	"fmt"
@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"kindex/internal/kv"
-	"kindex/relay/feed"
 )
 
 // simLife is one life of a simulated publisher: what it published, and the true
@@ -142,7 +141,7 @@ func (s *sim) restart() {
 }
 
 // ask begins the answer to a request, as the publisher is now.
-func (s *sim) ask(req feed.ReplayRequest) {
+func (s *sim) ask(req ReplayRequest) {
 	s.answer = nil
 	id := req.ID
 	if s.downs > 0 {
@@ -197,11 +196,11 @@ func (s *sim) poll() time.Time {
 // says that it is exact.
 func (s *sim) check() {
 	st := s.Status()
-	held := heldBy(s, s.w, s.h)
+	held := s.sink.held()
 	if int(st.HeldBatches) > s.held {
 		s.Fatalf("%d batches held, at most %d may be", st.HeldBatches, s.held)
 	}
-	if st.State != feed.StateActive {
+	if st.State != StateActive {
 		return
 	}
 	if !st.HasSeq {
@@ -210,7 +209,7 @@ func (s *sim) check() {
 		}
 		return
 	}
-	at, ok := s.stamps[st.EngineTime]
+	at, ok := s.stamps[s.sink.timestamp]
 	if !ok || at[1] != int(st.LastSeq) {
 		s.Fatalf("active at %d, but the batch last applied is %v", st.LastSeq, at)
 	}
@@ -245,7 +244,7 @@ func (s *sim) drainNetwork() {
 func runSim(t *testing.T, seed uint64, replay bool) *sim {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	s := &sim{rng: rng, replay: replay, held: 16_384, stamps: map[float64][2]int{}, keep: []int{5, 30, 10_000}[rng.IntN(3)]}
-	s.feedTest = newFeedTest(t, replay, func(c *StreamConfig) {
+	s.feedTest = newFeedTest(t, replay, func(c *Config) {
 		if rng.IntN(3) == 0 {
 			c.Limits.HeldBatches, s.held = 5, 5
 		}
@@ -304,10 +303,10 @@ func (s *sim) settle() {
 	s.drainNetwork()
 	l := s.life()
 	st := s.Status()
-	if st.State != feed.StateActive || !st.HasSeq || st.LastSeq != uint64(len(l.payloads)-1) {
+	if st.State != StateActive || !st.HasSeq || st.LastSeq != uint64(len(l.payloads)-1) {
 		s.Fatalf("calm, but not active at %d: %s", len(l.payloads)-1, statusLine(st))
 	}
-	if at := s.stamps[st.EngineTime]; at[0] != len(s.lives)-1 {
+	if at := s.stamps[s.sink.timestamp]; at[0] != len(s.lives)-1 {
 		s.Fatalf("calm, but at batch %d of life %d, not of the last, %d", at[1], at[0], len(s.lives)-1)
 	}
 }
@@ -327,7 +326,7 @@ func TestFeedModel(t *testing.T) {
 		}
 		first, runs = n, 1
 	}
-	var total feed.Status
+	var total Status
 	actives := 0
 	for seed := first; seed < first+runs; seed++ {
 		for _, replay := range []bool{true, false} {
