@@ -57,12 +57,11 @@ type verdict struct {
 // judge says what err, which ended a stream, means.
 func judge(err error) verdict {
 	var bad *rankError
-	var gap *gapError
 	switch {
 	case errors.Is(err, errSilent):
 		return verdict{why: err.Error(), redial: true, atOnce: true}
 	case errors.As(err, &bad):
-		if errors.As(err, &gap) {
+		if _, ok := errors.AsType[*gapError](err); ok {
 			return verdict{why: err.Error(), redial: true, atOnce: true, gapped: bad.r}
 		}
 		return verdict{why: err.Error(), redial: true, refused: true, bad: bad.r}

@@ -125,7 +125,6 @@ type record struct {
 	lines    []string
 	book     livedigest.Book
 	standing Standing
-	within   bool // a snapshot
 	slow     func()
 }
 

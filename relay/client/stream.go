@@ -25,8 +25,8 @@ var errToken = errors.New("no bearer token")
 // feed is one stream that was asked for.
 type feed struct {
 	stream grpc.ClientStream
-	fresh  func() proto.Message
-	take   func(proto.Message, time.Time) error
+	// next waits for the next message and returns what takes it.
+	next func() (take func(time.Time) error, err error)
 }
 
 // methods that serve a stream under the peers' contracts.
@@ -70,15 +70,17 @@ func (c *Client) open(ctx context.Context, conn *grpc.ClientConn) (*feed, error)
 			return nil, err
 		}
 		method, req = relayv1.RelayService_Subscribe_FullMethodName, c.ownRequest()
-		f.fresh = func() proto.Message { return new(relayv1.SubscribeResponse) }
-		f.take = func(m proto.Message, now time.Time) error {
-			return c.takeOwn(m.(*relayv1.SubscribeResponse), now)
+		f.next = func() (func(time.Time) error, error) {
+			m := new(relayv1.SubscribeResponse)
+			err := f.stream.RecvMsg(m)
+			return func(now time.Time) error { return c.takeOwn(m, now) }, err
 		}
 	} else {
 		method, req = peerMethods[c.contract], c.peerRequest()
-		f.fresh = func() proto.Message { return new(common.KvEventBatch) }
-		f.take = func(m proto.Message, now time.Time) error {
-			return c.takePeer(m.(*common.KvEventBatch), now)
+		f.next = func() (func(time.Time) error, error) {
+			m := new(common.KvEventBatch)
+			err := f.stream.RecvMsg(m)
+			return func(now time.Time) error { return c.takePeer(m, now) }, err
 		}
 	}
 	var err error
@@ -93,8 +95,8 @@ func (c *Client) open(ctx context.Context, conn *grpc.ClientConn) (*feed, error)
 
 // received is one message, or why there is none.
 type received struct {
-	m   proto.Message
-	err error
+	take func(time.Time) error
+	err  error
 }
 
 // receive takes f's messages until it ends, and returns why. cancel ends the
@@ -108,10 +110,9 @@ func (c *Client) receive(ctx context.Context, cancel func(), conn *grpc.ClientCo
 	go func() {
 		defer close(gone)
 		for {
-			m := f.fresh()
-			err := f.stream.RecvMsg(m)
+			take, err := f.next()
 			select {
-			case in <- received{m, err}:
+			case in <- received{take, err}:
 			case <-ctx.Done():
 				return
 			}
@@ -136,7 +137,7 @@ func (c *Client) receive(ctx context.Context, cancel func(), conn *grpc.ClientCo
 			if got.err != nil {
 				return got.err
 			}
-			if err := c.take(f, got.m); err != nil {
+			if err := c.take(got.take); err != nil {
 				return err
 			}
 			w.life = c.now() // handlers may have taken long
@@ -156,10 +157,10 @@ func (c *Client) receive(ctx context.Context, cancel func(), conn *grpc.ClientCo
 }
 
 // take takes one message.
-func (c *Client) take(f *feed, m proto.Message) error {
+func (c *Client) take(take func(time.Time) error) error {
 	c.connected()
 	c.touched = nil
-	err := f.take(m, c.now())
+	err := take(c.now())
 	if r := c.touched; r != nil {
 		if r.content {
 			c.failures = 0

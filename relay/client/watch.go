@@ -112,6 +112,6 @@ func (w *watch) answered(err error) {
 // wait waits until nothing of w runs any more. The stream's context has ended.
 func (w *watch) wait() {
 	if w.asking {
-		<-w.answers
+		_ = <-w.answers // of no use any more
 	}
 }
