@@ -160,7 +160,7 @@ type Stats struct {
 	LastErr  string // "" while the last reading was good
 }
 
-// New returns a meter that reads nothing until [Meter.Run].
+// New returns a meter that reads nothing, and holds nothing open, until [Meter.Run].
 func New(cfg Config) (*Meter, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -174,10 +174,7 @@ func New(cfg Config) (*Meter, error) {
 		m.pull = newAskPuller(m)
 	}
 	if cfg.Loads != "" {
-		var err error
-		if m.push, err = newSocket(m); err != nil {
-			return nil, err
-		}
+		m.push = &socket{m: m, silence: silenceLimit}
 	}
 	return m, nil
 }

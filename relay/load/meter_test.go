@@ -64,11 +64,15 @@ func run(t *testing.T, cfg Config) *Meter {
 		cfg.Interval = minInterval
 	}
 	m := meter(t, cfg)
+	start(t, m)
+	return m
+}
+
+func start(t *testing.T, m *Meter) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); m.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	return m
 }
 
 func running(m *Meter, rank int) string {

@@ -42,6 +42,16 @@ const (
 	numFigures
 )
 
+// counts reports whether f counts since the engine's start.
+func (f figure) counts() bool {
+	switch f {
+	case figPrompt, figGenerated, figQueries, figHits, figSteps:
+		return true
+	default:
+		return false
+	}
+}
+
 // prefixes begin every metric of an engine that counts here. SGLang's
 // /v1/loads?format=prometheus writes an underscore where /metrics has a colon.
 var prefixes = [...]string{"vllm:", "sglang:", "sglang_"}
@@ -89,11 +99,13 @@ func figureOf(name []byte) (figure, bool) {
 		if f, ok := names[string(rest)]; ok {
 			return f, true
 		}
-		for _, s := range [...]string{"_total", "_count"} {
-			if cut, ok := bytes.CutSuffix(rest, []byte(s)); ok {
-				f, ok := names[string(cut)]
-				return f, ok && (s == "_total") == (f != figSteps)
-			}
+		if cut, ok := bytes.CutSuffix(rest, []byte("_total")); ok {
+			f, ok := names[string(cut)]
+			return f, ok && f.counts() && f != figSteps
+		}
+		if cut, ok := bytes.CutSuffix(rest, []byte("_count")); ok {
+			f, ok := names[string(cut)]
+			return f, ok && f == figSteps
 		}
 	}
 	return 0, false
@@ -190,8 +202,8 @@ func rankOf(m *dto.Metric) (int, bool) {
 }
 
 // add takes one sample. Samples of one rank that differ in other labels are added
-// up where they count events, and else repeat one figure, as the ranks of tensor
-// parallelism do: the largest counts.
+// up where they count since the start, and else repeat one figure, as the ranks of
+// tensor parallelism do, or take it apart, as priorities do: the largest counts.
 func (p *promRank) add(what figure, m *dto.Metric) {
 	if what == figCacheConfig {
 		p.cacheConfig(m)
@@ -202,31 +214,36 @@ func (p *promRank) add(what figure, m *dto.Metric) {
 		return
 	}
 	to := &p.value[what]
-	switch what {
-	case figPrompt, figGenerated, figQueries, figHits, figSteps:
+	if what.counts() {
 		*to = Some(to.Value + v)
-	default:
+	} else {
 		*to = Some(max(to.Value, v))
 	}
 }
 
-// cacheConfig reads the size of vLLM's KV pool, which stands in labels.
+// cacheConfig reads the size of vLLM's KV pool, which stands in labels: in tokens,
+// or in blocks where a release does not say that.
 func (p *promRank) cacheConfig(m *dto.Metric) {
-	size, blocks := -1.0, -1.0
+	var tokens, size, blocks float64
 	for _, l := range m.GetLabel() {
 		v, err := strconv.ParseFloat(l.GetValue(), 64)
-		if err != nil {
+		if err != nil || !(v > 0) || math.IsInf(v, 0) {
 			continue // "None" while the engine starts
 		}
 		switch l.GetName() {
+		case "kv_cache_size_tokens":
+			tokens = v
 		case "block_size":
 			size = v
 		case "num_gpu_blocks":
 			blocks = v
 		}
 	}
-	if size > 0 && blocks > 0 {
-		p.value[figMaxTokens] = Some(size * blocks)
+	if tokens == 0 {
+		tokens = size * blocks
+	}
+	if tokens > 0 {
+		p.value[figMaxTokens] = Some(tokens)
 	}
 }
 

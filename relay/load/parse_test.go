@@ -49,6 +49,12 @@ func TestParse(t *testing.T) {
 			{Taken: t0, Running: count(0)},
 		}},
 		{"an exemplar, as OpenMetrics has it", "vllm:num_requests_running{engine=\"0\"} 1 # {trace_id=\"a\"} 0.5\n# EOF\n", "", []Reading{{Taken: t0, Running: count(1)}}},
+		{"a hybrid vLLM's pool, in tokens", "vllm:num_requests_running{engine=\"0\"} 0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\nvllm:cache_config_info{engine=\"0\",kv_cache_size_tokens=\"2000\",num_gpu_blocks=\"2917\",block_size=\"768\"} 1.0\n", "", []Reading{
+			{Taken: t0, Running: count(0), Usage: Some(0.5), ActiveUsage: Some(0.5), UsedTokens: tokens(1000), MaxTokens: tokens(2000)},
+		}},
+		{"SGLang's priorities, and a counter that is called like a gauge", "sglang:num_running_reqs{priority=\"\",tp_rank=\"0\"} 14.0\nsglang:num_running_reqs{priority=\"-1\",tp_rank=\"0\"} 4.0\nsglang:num_running_reqs{priority=\"0\",tp_rank=\"0\"} 10.0\nsglang:num_running_reqs_total 100\nsglang:num_running_reqs_count 100\n", "", []Reading{
+			{Taken: t0, Running: count(14)},
+		}},
 		{"SGLang's ranks of tensor parallelism", "sglang:num_running_reqs{dp_rank=\"1\",tp_rank=\"0\"} 4\nsglang:num_running_reqs{dp_rank=\"1\",tp_rank=\"1\"} 4\nsglang:num_queue_reqs{dp_rank=\"1\"} 2\nsglang:num_used_tokens{dp_rank=\"1\"} 30\nsglang:max_total_num_tokens{dp_rank=\"1\"} 120\nsglang:cache_hit_rate{dp_rank=\"1\"} 0.5\nsglang:gen_throughput{dp_rank=\"1\"} 12.5\nsglang:generation_tokens_total{model_name=\"m\"} 7\n", "", []Reading{
 			{Rank: 1, Taken: t0, Running: count(4), Waiting: count(2), Usage: Some(0.25), UsedTokens: tokens(30), MaxTokens: tokens(120), HitRate: Some(0.5), Throughput: Some(12.5)},
 		}},

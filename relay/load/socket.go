@@ -30,6 +30,8 @@ const (
 	reconnectMax = 2 * time.Second
 	burst        = 256 // messages taken at one wake
 	socketFrames = 3
+	reopenDelay  = time.Second
+	silenceLimit = 15 * time.Second // a scheduler that runs says something every second
 )
 
 // loadEndpoints returns the addresses of the ranks' load sockets: consecutive
@@ -60,27 +62,21 @@ func binds(endpoint string) bool {
 
 // socket receives what the load sockets of all ranks push.
 type socket struct {
-	m    *Meter
-	ctx  *zmq.Context
-	subs []*zmq.Socket
-}
-
-func newSocket(m *Meter) (*socket, error) {
-	ctx, err := zmq.NewContext()
-	if err != nil {
-		return nil, fmt.Errorf("libzmq: %w", err)
-	}
-	s := &socket{m: m, ctx: ctx}
-	if err := errors.Join(ctx.SetBlocky(false), s.open()); err != nil {
-		s.close()
-		return nil, fmt.Errorf("loads=%s: %w", m.cfg.Loads, err)
-	}
-	return s, nil
+	m       *Meter
+	silence time.Duration // after which a socket joins its address anew
+	ctx     *zmq.Context
+	subs    []*zmq.Socket
 }
 
 func (s *socket) open() error {
 	endpoints, err := loadEndpoints(s.m.cfg.Loads, s.m.cfg.Ranks)
 	if err != nil {
+		return err
+	}
+	if s.ctx, err = zmq.NewContext(); err != nil {
+		return err
+	}
+	if err := s.ctx.SetBlocky(false); err != nil {
 		return err
 	}
 	for _, e := range endpoints {
@@ -114,24 +110,52 @@ func (s *socket) close() {
 	for _, sub := range s.subs {
 		_ = sub.Close()
 	}
-	_ = s.ctx.Term()
+	if s.ctx != nil {
+		_ = s.ctx.Term()
+	}
+	s.subs, s.ctx = nil, nil
 }
 
-// run receives until ctx ends, and then closes the sockets.
+// run receives until ctx ends. Sockets that cannot be had, as when another has
+// bound the address, are tried again.
 func (s *socket) run(ctx context.Context) {
+	for {
+		err := s.receiveAll(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.m.failed(FailSocket, fmt.Errorf("loads=%s: %w", s.m.cfg.Loads, err))
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(reopenDelay):
+		}
+	}
+}
+
+// receiveAll receives until ctx ends or a socket fails.
+func (s *socket) receiveAll(ctx context.Context) error {
 	defer s.close()
+	if err := s.open(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	var wg sync.WaitGroup
 	for i, sub := range s.subs {
 		wg.Go(func() {
 			if err := s.receive(ctx, i, sub); err != nil {
-				s.m.failed(FailSocket, err)
+				cancel(err)
 			}
 		})
 	}
 	wg.Wait()
+	return context.Cause(ctx)
 }
 
-// receive takes what one socket has until ctx ends.
+// receive takes what one socket has until ctx ends. One that is silent joins its
+// address anew: libzmq itself does not, after a peer that did not speak as a
+// publisher does.
 func (s *socket) receive(ctx context.Context, rank int, sub *zmq.Socket) error {
 	fd, err := sub.GetFd()
 	if err != nil {
@@ -144,28 +168,54 @@ func (s *socket) receive(ctx context.Context, rank int, sub *zmq.Socket) error {
 	defer func() { _ = w.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = w.Deadline(time.Unix(1, 0)) })
 	defer stop()
-	for ctx.Err() == nil {
-		if err := w.Wait(func() bool { return s.drain(rank, sub) }); err != nil && !errors.Is(err, fdwait.ErrInterrupted) {
+	for {
+		heard := false
+		if err := w.Deadline(time.Now().Add(s.silence)); err != nil {
 			return err
 		}
+		if ctx.Err() != nil { // after the deadline was set, lest it undo the end's
+			return nil
+		}
+		err := w.Wait(func() bool {
+			heard = s.drain(rank, sub)
+			return heard
+		})
+		switch {
+		case err != nil && !errors.Is(err, fdwait.ErrInterrupted):
+			return err
+		case err != nil && ctx.Err() == nil:
+			s.m.failed(FailSocket, fmt.Errorf("loads=%s: rank %d has said nothing for %v", s.m.cfg.Loads, rank, s.silence))
+			if err := s.rejoin(rank, sub); err != nil {
+				return err
+			}
+		}
 	}
-	return nil
 }
 
-// drain takes one burst, and tells whether there may be more.
-func (s *socket) drain(rank int, sub *zmq.Socket) (more bool) {
+func (s *socket) rejoin(rank int, sub *zmq.Socket) error {
+	endpoints, err := loadEndpoints(s.m.cfg.Loads, s.m.cfg.Ranks)
+	if err != nil || binds(endpoints[rank]) {
+		return err
+	}
+	_ = sub.Disconnect(endpoints[rank]) // fails where libzmq has given it up already
+	return sub.Connect(endpoints[rank])
+}
+
+// drain takes one burst, and tells whether there was anything.
+func (s *socket) drain(rank int, sub *zmq.Socket) (heard bool) {
 	for range burst {
 		events, err := sub.GetEvents()
 		if err != nil || events&zmq.POLLIN == 0 {
-			return false
+			return heard
 		}
 		frames, err := sub.RecvMessageBytes(zmq.DONTWAIT)
 		if err != nil {
-			return false
+			return heard
 		}
+		heard = true
 		s.m.pushed(rank, frames, time.Now())
 	}
-	return true
+	return heard
 }
 
 // pushed takes one message of the socket of a rank.

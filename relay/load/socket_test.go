@@ -103,6 +103,59 @@ func TestSocketBinds(t *testing.T) {
 	})
 }
 
+// TestSocketTaken: an address that another has bound is tried again.
+func TestSocketTaken(t *testing.T) {
+	port := freePorts(t, 1)
+	endpoint := fmt.Sprintf("tcp://*:%d", port)
+	other := publisher(t, func(s *zmq.Socket) error { return s.Bind(endpoint) })
+	m := run(t, Config{Engine: "sglang", Ranks: 1, Loads: endpoint})
+	eventually(t, "a failure", func() bool { return m.Stats().Failures[FailSocket] > 0 && m.Stats().LastErr != "" })
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// Not before it is gone: libzmq gives up an address where another publisher is.
+	eventually(t, "the address free", func() bool {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			_ = l.Close()
+		}
+		return err == nil || m.Stats().Failures[FailSocket] > 1
+	})
+	s := publisher(t, func(s *zmq.Socket) error { return s.Connect(fmt.Sprintf("tcp://127.0.0.1:%d", port)) })
+	eventually(t, "a reading", func() bool {
+		publish(t, s, wire.AppendLoad(nil, &kv.Load{Running: 3, Fields: 5}))
+		time.Sleep(5 * time.Millisecond)
+		return running(m, 0) == "3/0"
+	})
+}
+
+// TestSocketRejoins: something else had the engine's port before it.
+func TestSocketRejoins(t *testing.T) {
+	port := freePorts(t, 1)
+	endpoint := fmt.Sprintf("tcp://127.0.0.1:%d", port)
+	other, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := meter(t, Config{Engine: "sglang", Ranks: 1, Loads: endpoint})
+	m.push.silence = 200 * time.Millisecond
+	start(t, m)
+	conn, err := other.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = conn.Write([]byte("SSH-2.0-not a publisher of anything at all, and long enough\r\n"))
+	_ = other.Close()
+	eventually(t, "the silence counted", func() bool { return m.Stats().Failures[FailSocket] > 0 })
+	_ = conn.Close()
+	s := publisher(t, func(s *zmq.Socket) error { return s.Bind(endpoint) })
+	eventually(t, "a reading", func() bool {
+		publish(t, s, wire.AppendLoad(nil, &kv.Load{Running: 3, Fields: 5}))
+		time.Sleep(5 * time.Millisecond)
+		return running(m, 0) == "3/0"
+	})
+}
+
 // TestSocketAndHTTP: what the socket does not say is the HTTP server's.
 func TestSocketAndHTTP(t *testing.T) {
 	port := freePorts(t, 1)
