@@ -32,8 +32,8 @@ func TestRecordings(t *testing.T) {
 		{"faults 10 %", 0, 0.10, 1},
 	}
 	if testing.Short() {
-		configs = configs[1:4]
-		configs[2].seeds = 1
+		configs = configs[3:4]
+		configs[0].seeds = 1
 	}
 	var total tally
 	all := recordings(t)
@@ -67,7 +67,7 @@ type tally struct {
 }
 
 func (a *tally) add(tr *trial) {
-	if tr.seed == 0 && tr.rolled && tr.rate == 0 {
+	if tr.rolled && tr.name == "rolled" {
 		a.rolled++
 	}
 	a.compared += tr.compared
@@ -132,7 +132,7 @@ func (tr *trial) play(t *testing.T) {
 		}
 	}
 	for _, r := range e.Ranks() {
-		tr.rolled = tr.rolled || r.hist.tail > r.hist.first
+		tr.rolled = tr.rolled || r.hist.from > r.hist.first
 	}
 	for _, rp := range live {
 		tr.compare(t, rp, "told from the start")

@@ -42,21 +42,39 @@ func (e *entry) charge() int64 {
 	return int64(n)
 }
 
+// What subscribers that are connected may lag behind where the history itself is
+// smaller: as many batches as the peer's relay queues for each of its own.
+const (
+	lagEntries = 4096
+	lagBytes   = 4 << 20
+)
+
 // history is the ring of a rank's newest batches and holes. A place in it is
 // named by its index, which counts up from 0 and over epochs; [tail, head) are
 // kept. The newest entry is kept however large it is.
 //
+// Cursors may lie in the window [from, head), which the limits bound. Where they
+// are small, what was in the window a while ago is kept for those who are being
+// told it: else a subscriber could not be told a snapshot before the window has
+// passed it by.
+//
 // Concurrency: the caller's lock. Encoded bytes never change once added.
 type history struct {
-	maxEntries int
-	maxBytes   int64
+	window, lag limits
 
 	ring       []entry // index i at i % len(ring)
 	tail, head uint64
+	from       uint64
 	first      uint64 // index of this epoch's first entry
-	bytes      int64
-	holes      int // entries that are holes
+	bytes      int64  // of [from, head)
+	old        int64  // bytes of [tail, from)
+	holes      int    // entries that are holes, in [from, head)
 	page       []byte
+}
+
+type limits struct {
+	entries int
+	bytes   int64
 }
 
 func newHistory(maxEntries int, maxBytes int64) history {
@@ -66,12 +84,19 @@ func newHistory(maxEntries int, maxBytes int64) history {
 	if maxBytes <= 0 {
 		maxBytes = DefaultHistoryBytes
 	}
-	return history{maxEntries: maxEntries, maxBytes: maxBytes}
+	return history{
+		window: limits{maxEntries, maxBytes},
+		lag:    limits{max(maxEntries, lagEntries), max(maxBytes, lagBytes)},
+	}
 }
 
 func (h *history) at(i uint64) *entry { return &h.ring[i%uint64(len(h.ring))] }
 
-func (h *history) len() int { return int(h.head - h.tail) }
+// len is how many entries the window has.
+func (h *history) len() int { return int(h.head - h.from) }
+
+// kept is how many entries there are in all.
+func (h *history) kept() int { return int(h.head - h.tail) }
 
 // keep returns a copy of b that lives as long as somebody refers to it.
 func (h *history) keep(b []byte) []byte {
@@ -92,33 +117,49 @@ func (h *history) keep(b []byte) []byte {
 // add appends e, whose bodies keep has returned, and lets go of what is past the
 // limits.
 func (h *history) add(e entry) {
-	for h.len() > 0 && (h.len() >= h.maxEntries || h.bytes+e.charge() > h.maxBytes) {
+	n := e.charge()
+	for h.len() > 0 && (h.len() >= h.window.entries || h.bytes+n > h.window.bytes) {
+		h.pass()
+	}
+	for h.kept() > 0 && (h.kept() >= h.lag.entries || h.old+h.bytes+n > h.lag.bytes) {
 		h.drop()
 	}
-	if h.len() == len(h.ring) {
+	if h.kept() == len(h.ring) {
 		h.grow()
 	}
 	*h.at(h.head) = e
 	h.head++
-	h.bytes += e.charge()
+	h.bytes += n
 	if e.hole {
 		h.holes++
 	}
 }
 
-// drop lets go of the oldest entry.
-func (h *history) drop() {
-	e := h.at(h.tail)
-	h.bytes -= e.charge()
+// pass takes the oldest entry out of the window.
+func (h *history) pass() {
+	e := h.at(h.from)
+	n := e.charge()
+	h.bytes -= n
+	h.old += n
 	if e.hole {
 		h.holes--
 	}
+	h.from++
+}
+
+// drop lets go of the oldest entry.
+func (h *history) drop() {
+	if h.tail == h.from {
+		h.pass()
+	}
+	e := h.at(h.tail)
+	h.old -= e.charge()
 	*e = entry{}
 	h.tail++
 }
 
 func (h *history) grow() {
-	ring := make([]entry, min(max(2*len(h.ring), 64), h.maxEntries))
+	ring := make([]entry, min(max(2*len(h.ring), 64), h.lag.entries))
 	for i := h.tail; i < h.head; i++ {
 		ring[i%uint64(len(ring))] = *h.at(i)
 	}
@@ -127,7 +168,7 @@ func (h *history) grow() {
 
 // reset forgets everything and begins an epoch; indices go on.
 func (h *history) reset() {
-	for h.len() > 0 {
+	for h.kept() > 0 {
 		h.drop()
 	}
 	h.ring, h.page = nil, nil
@@ -137,16 +178,16 @@ func (h *history) reset() {
 // whole reports whether everything of this epoch is there, from number 0 and
 // without holes.
 func (h *history) whole() bool {
-	return h.tail == h.first && h.holes == 0 && h.len() > 0 && h.at(h.tail).from == 0
+	return h.from == h.first && h.holes == 0 && h.len() > 0 && h.at(h.from).from == 0
 }
 
-// find returns the index of the entry that takes in number seq.
+// find returns the index of the window's entry that takes in number seq.
 func (h *history) find(seq uint64) (uint64, bool) {
-	i := h.tail + uint64(sort.Search(h.len(), func(i int) bool { return h.at(h.tail+uint64(i)).to >= seq }))
+	i := h.from + uint64(sort.Search(h.len(), func(i int) bool { return h.at(h.from+uint64(i)).to >= seq }))
 	return i, i < h.head && h.at(i).from <= seq
 }
 
-// after returns the index of the first entry past number seq.
+// after returns the index of the window's first entry past number seq.
 func (h *history) after(seq uint64) uint64 {
-	return h.tail + uint64(sort.Search(h.len(), func(i int) bool { return h.at(h.tail+uint64(i)).from > seq }))
+	return h.from + uint64(sort.Search(h.len(), func(i int) bool { return h.at(h.from+uint64(i)).from > seq }))
 }

@@ -16,12 +16,13 @@ func TestHistoryAgainstList(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		maxEntries, maxBytes := 1+rng.IntN(40), int64(1+rng.IntN(20_000))
 		h := newHistory(maxEntries, maxBytes)
-		var list []entry
+		h.lag = limits{maxEntries + rng.IntN(20), maxBytes + int64(rng.IntN(5000))}
+		var list, all []entry // the window, and what is kept in all
 		seq, index := uint64(rng.IntN(3)), uint64(0)
 		for range 400 {
 			if rng.IntN(150) == 0 {
 				h.reset()
-				list, seq = nil, 0
+				list, all, seq = nil, nil, 0
 			}
 			e := entry{from: seq, to: seq, check: rng.Uint64()}
 			if rng.IntN(10) == 0 {
@@ -31,17 +32,23 @@ func TestHistoryAgainstList(t *testing.T) {
 				e.bodies[FormOwn], e.bodies[FormPeer] = h.keep(body), h.keep(body[:len(body)/2])
 			}
 			h.add(e)
-			list = append(list, e)
+			list, all = append(list, e), append(all, e)
 			seq = e.to + 1
 			index++
+			for len(all) > 1 && (len(all) > h.lag.entries || charge(all) > h.lag.bytes) {
+				all = all[1:]
+			}
 			for total := charge(list); len(list) > 1 && (len(list) > maxEntries || total > maxBytes); total = charge(list) {
 				list = list[1:]
 			}
 			if h.len() != len(list) || h.head != index || h.bytes != charge(list) {
 				t.Fatalf("seed %d: %d entries of %d bytes up to %d, want %d of %d up to %d", seed, h.len(), h.bytes, h.head, len(list), charge(list), index)
 			}
-			for i := range list {
-				want, got := &list[i], h.at(h.tail+uint64(i))
+			if h.kept() != len(all) || h.old+h.bytes != charge(all) {
+				t.Fatalf("seed %d: %d entries of %d bytes in all, want %d of %d", seed, h.kept(), h.old+h.bytes, len(all), charge(all))
+			}
+			for i := range all {
+				want, got := &all[i], h.at(h.tail+uint64(i))
 				if got.from != want.from || got.to != want.to || got.check != want.check || !bytes.Equal(got.bodies[FormOwn], want.bodies[FormOwn]) {
 					t.Fatalf("seed %d: entry %d is %+v, want %+v", seed, i, got, want)
 				}
@@ -50,10 +57,10 @@ func TestHistoryAgainstList(t *testing.T) {
 			wantAt, wantFound, wantAfter := h.head, false, h.head
 			for i := range slices.Backward(list) {
 				if list[i].to >= ask {
-					wantAt, wantFound = h.tail+uint64(i), list[i].from <= ask
+					wantAt, wantFound = h.from+uint64(i), list[i].from <= ask
 				}
 				if list[i].from > ask {
-					wantAfter = h.tail + uint64(i)
+					wantAfter = h.from + uint64(i)
 				}
 			}
 			if at, found := h.find(ask); at != wantAt || found != wantFound {
@@ -78,7 +85,7 @@ func TestHistoryKeepsTheNewest(t *testing.T) {
 	h := newHistory(10, 1000)
 	for seq := range uint64(3) {
 		h.add(entry{from: seq, to: seq, bodies: [numForms][]byte{h.keep(make([]byte, 100_000))}})
-		if h.len() != 1 || h.at(h.tail).to != seq {
+		if h.len() != 1 || h.at(h.from).to != seq {
 			t.Fatalf("after %d: %d entries", seq, h.len())
 		}
 	}

@@ -85,6 +85,7 @@ var rankMetrics = [...]rankMetric{
 	rankGauge("held_batches", "Live batches that wait behind a gap.", func(s *RankStats) uint64 { return s.Feed.HeldBatches }),
 	rankGauge("held_bytes", "Memory of the live batches that wait behind a gap.", func(s *RankStats) uint64 { return s.Feed.HeldBytes }),
 	rankGauge("history_batches", "Batches and holes in the history.", func(s *RankStats) uint64 { return uint64(s.HistoryBatches) }),
+	rankGauge("history_lag_bytes", "Memory kept beside a small history for subscribers that lag.", func(s *RankStats) uint64 { return uint64(s.LagBytes) }),
 	rankGauge("history_bytes", "Memory of the history.", func(s *RankStats) uint64 { return uint64(s.HistoryBytes) }),
 	rankGauge("live_blocks", "Blocks that the engine holds.", func(s *RankStats) uint64 { return s.Live.Blocks }),
 	rankGauge("live_copies", "Copies of those blocks.", func(s *RankStats) uint64 { return s.Live.Copies }),

@@ -224,5 +224,5 @@ func (r *Rank) oldest() string {
 	if r.hist.len() == 0 {
 		return "nothing"
 	}
-	return fmt.Sprintf("from %d", r.hist.at(r.hist.tail).from)
+	return fmt.Sprintf("from %d", r.hist.at(r.hist.from).from)
 }

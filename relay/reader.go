@@ -69,7 +69,7 @@ func (r *reader) begin() {
 	r.following.Store(false)
 	switch {
 	case rank.hist.whole():
-		r.follow(rank.hist.tail)
+		r.follow(rank.hist.from)
 	case rank.has:
 		r.phase = phaseSnapshot
 	default:
@@ -96,7 +96,7 @@ func (r *reader) beginPeer(resumed bool) error {
 	switch {
 	case !rank.has || seq > rank.last:
 		return endf(EndOutOfRange, "batch %d is beyond the newest (%s): subscribe from 0", seq, rank.newest())
-	case h.len() == 0 || seq+1 < h.at(h.tail).from || h.tail == h.first && h.at(h.tail).hole && seq < h.at(h.tail).to:
+	case h.len() == 0 || seq+1 < h.at(h.from).from || h.from == h.first && h.at(h.from).hole && seq < h.at(h.from).to:
 		return endf(EndOutOfRange, "batch %d is below what is kept (%s): subscribe from 0", seq, rank.oldest())
 	}
 	r.last = seq
@@ -122,7 +122,7 @@ func (r *reader) judge() verdict {
 		switch {
 		case found && h.at(i).hole && h.at(i).to != c.Sequence, found && !h.at(i).hole && c.Check != 0 && c.Check != h.at(i).check:
 			return bad
-		case found, h.len() > 0 && c.Sequence+1 == h.at(h.tail).from:
+		case found, h.len() > 0 && c.Sequence+1 == h.at(h.from).from:
 			return good
 		}
 		return bad

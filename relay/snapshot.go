@@ -63,7 +63,7 @@ func (ss *snapshots) join(r *Rank, form Form) *snapshot {
 	}
 	if n := len(kept); n > 0 {
 		s := kept[n-1]
-		near := uint64(r.hist.len() / maxSnapshots)
+		near := uint64(r.hist.kept() / maxSnapshots)
 		if !s.ready.Load() || r.hist.head-s.pos <= near || n >= maxSnapshots {
 			ss.kept[form] = kept
 			s.refs++

@@ -43,6 +43,7 @@ type RankStats struct {
 	EngineTime        float64
 	HistoryBatches    int
 	HistoryBytes      int64
+	LagBytes          int64 // kept beside the history for subscribers that lag
 	Subscribers       int
 	MaxLag            uint64 // entries of the history between the subscriber furthest behind and the newest
 	Snapshots         uint64 // cut for subscribers
@@ -74,7 +75,7 @@ func (r *Rank) info() RankInfo {
 		LastBatch:  r.received,
 	}
 	if r.hist.len() > 0 {
-		in.Oldest = r.hist.at(r.hist.tail).from
+		in.Oldest = r.hist.at(r.hist.from).from
 	}
 	return in
 }
@@ -104,7 +105,7 @@ func (r *Rank) stats(st *RankStats) {
 	st.Batches, st.Events, st.Holes, st.Lost = c.batches, c.events, c.holes, c.lost
 	st.Restarts, st.Resyncs, st.RankMismatches = c.restarts, c.resyncs, c.mismatches
 	st.Lookahead, st.EngineTime = r.norm.Lookahead(), r.timestamp
-	st.HistoryBatches, st.HistoryBytes = r.hist.len(), r.hist.bytes
+	st.HistoryBatches, st.HistoryBytes, st.LagBytes = r.hist.len(), r.hist.bytes, r.hist.old
 	st.Snapshots, st.SnapshotsShared, st.FellBehind = r.snapshots.cuts.Load(), r.snapshots.shared.Load(), r.fell.Load()
 	st.Dropped = map[string]uint64{
 		"malformed":       st.Feed.Malformed,

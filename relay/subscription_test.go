@@ -324,14 +324,25 @@ func TestFallsBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	feedChain(p, 3, 40)
-	if st := e.Ranks()[0].Stats(); st.MaxLag != 38 || st.Subscribers != 2 || st.HistoryBatches != 10 {
-		t.Errorf("lag %d of %d subscribers, history of %d, want 38, 2, 10", st.MaxLag, st.Subscribers, st.HistoryBatches)
+	feedChain(p, 3, 1000)
+	if st := e.Ranks()[0].Stats(); st.MaxLag != 998 || st.Subscribers != 2 || st.HistoryBatches != 10 {
+		t.Errorf("lag %d of %d subscribers, history of %d, want 998, 2, 10", st.MaxLag, st.Subscribers, st.HistoryBatches)
 	}
+	for _, err := range []error{own.drain(t, so), peer.drain(t, sp)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A small history is no reason to cut off who is not far behind.
+	if r := own.rank(t, 0); r.resets+r.snapshots != 0 || r.last != 1000 {
+		t.Errorf("own, 998 behind: %d resets, %d snapshots, up to %d, want none, up to 1000", r.resets, r.snapshots, r.last)
+	}
+	const last = 1000 + lagEntries + 1
+	feedChain(p, 1001, last)
 	if err := own.drain(t, so); err != nil {
 		t.Fatal(err)
 	}
-	if r := own.rank(t, 0); r.resets != 1 || r.snapshots != 1 || r.last != 40 || r.idxMemberships(t) != 41 {
+	if r := own.rank(t, 0); r.resets != 1 || r.snapshots != 1 || r.last != last || r.idxMemberships(t) != last+1 {
 		t.Errorf("own: %d resets, %d snapshots up to %d, %d memberships", r.resets, r.snapshots, r.last, r.idxMemberships(t))
 	}
 	if err := peer.drain(t, sp); endReason(t, err) != EndOutOfRange {
@@ -405,8 +416,8 @@ func TestSnapshotsAreShared(t *testing.T) {
 	if st := e.Ranks()[0].Stats(); st.Snapshots != 1 || st.SnapshotsShared != 99 || st.Live.Cuts != 1 {
 		t.Errorf("%d snapshots, shared %d times, %d open, want 1, 99, 1", st.Snapshots, st.SnapshotsShared, st.Live.Cuts)
 	}
-	for range 200 {
-		publish(11)
+	for range 40 {
+		publish(400)
 		hold()
 		if st := e.Ranks()[0].Stats(); st.Live.Cuts > maxSnapshots {
 			t.Fatalf("%d cuts are open after %d snapshots, want %d at most", st.Live.Cuts, st.Snapshots, maxSnapshots)
