@@ -24,6 +24,8 @@ type Effects struct {
 
 	chunks []*[blobChunk]byte // of the State's blobs
 	hashed bool               // tokens are
+
+	bracketed int // ghosts named so far, to tell copies
 }
 
 // effectKind is what an effect does.

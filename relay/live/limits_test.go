@@ -217,6 +217,23 @@ func TestPlaceholderBelowGhosts(t *testing.T) {
 	}
 }
 
+// The ghosts that one batch may name are bounded however many copies it tells.
+func TestPlaceholdersShareABound(t *testing.T) {
+	r := newRig(t, Options{})
+	r.batch(run(0, 1, 301), removal(1, 300))
+	var events []kv.Event
+	for range 5 {
+		events = append(events, placeholder(301, 1))
+	}
+	r.batch(events...)
+	if st := r.state.Stats(); st.PeerUntold != 2 {
+		t.Errorf("%d copies untold, want 2 of 5 below 300 ghosts", st.PeerUntold)
+	}
+	if own, peer := r.own.content()[301].copies, r.peer.content()[301].copies; own != " device/0:1 host/0:5" || peer != " device/0:1 host/0:3" {
+		t.Errorf("copies%s and%s, want five and three", own, peer)
+	}
+}
+
 // The bounds of chunks, and the peer's rule for short streams.
 func TestChunkBounds(t *testing.T) {
 	r := newRig(t, Options{})

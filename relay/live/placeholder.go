@@ -52,8 +52,9 @@ func (s *State) placeholders(t *told) {
 	}
 }
 
-// maxBracket bounds the ghosts that are named to tell one copy. Chosen: a chain of
-// 1,024 blocks is a long prompt, and its cost to the history a few tens of kB.
+// maxBracket bounds the ghosts that are named to tell copies, in one batch. Chosen:
+// a chain of 1,024 blocks is a long prompt, and its cost to the history a few tens
+// of kB.
 const maxBracket = 1024
 
 // tellCopies tells the peer's form of s.touched, which knows no placeholders: the
@@ -76,13 +77,14 @@ func (s *State) tellRun(run []touched) {
 	var ghosts []uint32
 	top := s.recs.at(run[0].rec).parent
 	for top != 0 && s.recs.at(top).size&ghost != 0 {
-		if len(ghosts) == maxBracket {
+		if fx.bracketed+len(ghosts) == maxBracket {
 			s.stats.PeerUntold += uint64(len(run))
 			return
 		}
 		ghosts = append(ghosts, top)
 		top = s.recs.at(top).parent
 	}
+	fx.bracketed += len(ghosts)
 	var parent uint64
 	if top != 0 {
 		parent = s.recs.at(top).engine

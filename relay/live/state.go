@@ -177,7 +177,9 @@ type Stats struct {
 	Moved          uint64 // engine hashes stored again at another position
 	Refused        uint64 // blocks refused: past a limit, or too large
 	CopiesCapped   uint64 // copies past 65,535 of one block in one tier and group
-	PeerUntold     uint64 // copies of placeholders that the peer's form leaves out
+	// PeerUntold are copies of placeholders that the peer's form leaves out, below too
+	// many ghosts: its subscribers count them as gone too early, never too late.
+	PeerUntold uint64
 }
 
 // Bytes says what memory is for, allocated whether in use or not.
