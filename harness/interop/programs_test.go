@@ -44,10 +44,10 @@ type mockEngine struct {
 }
 
 // startMock starts a mock engine on ports of the system's choice.
-func startMock(t *testing.T, name string, args ...string) *mockEngine {
+func startMock(t *testing.T, name, kind string, args ...string) *mockEngine {
 	t.Helper()
 	args = append([]string{
-		program("mockworker"), "--engine", "vllm", "--pub", "tcp://127.0.0.1:0", "--replay", "tcp://127.0.0.1:0",
+		program("mockworker"), "--engine", kind, "--pub", "tcp://127.0.0.1:0", "--replay", "tcp://127.0.0.1:0",
 		"--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0",
 	}, args...)
 	m := &mockEngine{process: start(t, name, nil, args...)}
@@ -73,20 +73,18 @@ func (m *mockEngine) truth(t *testing.T) []engine.Truth {
 	return out
 }
 
-// reuse returns what the first rank would find of a prompt.
-func (m *mockEngine) reuse(t *testing.T, prompt []uint32) engine.Reuse {
+// reuse returns what each rank would find of a prompt.
+func (m *mockEngine) reuse(t *testing.T, prompt []uint32) []engine.Reuse {
 	t.Helper()
 	var out []engine.Reuse
 	m.admin.must(t, http.StatusOK, http.MethodPost, "/reuse", map[string]any{"token_ids": prompt}, &out)
-	return out[0]
+	return out
 }
 
-// generate has the engine answer a prompt that no gateway sees.
-func (m *mockEngine) generate(t *testing.T, prompt []uint32, most int) engine.Answer {
+// generate has one rank answer a prompt that no gateway sees.
+func (m *mockEngine) generate(t *testing.T, prompt []uint32, most, rank int) {
 	t.Helper()
-	var out engine.Answer
-	m.admin.must(t, http.StatusOK, http.MethodPost, "/generate", map[string]any{"token_ids": prompt, "max_tokens": most}, &out)
-	return out
+	m.admin.must(t, http.StatusOK, http.MethodPost, "/generate", map[string]any{"token_ids": prompt, "max_tokens": most, "rank": rank}, nil)
 }
 
 // relayProcess is our relay beside one engine.

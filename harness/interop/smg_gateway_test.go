@@ -12,15 +12,24 @@ import (
 	"time"
 
 	"kindex/harness/mockworker/engine"
+	"kindex/internal/kv"
 )
 
 const (
-	fleetEngines = 3
-	fleetBlock   = 16  // tokens
-	fleetBlocks  = 700 // of an engine: less than the prompts need, so that it evicts
+	fleetBlock   = 16 // tokens
+	fleetPubs    = 27100
 	fleetRelays  = 28100
 	fleetHistory = 10 // batches of a relay: whoever comes later needs a snapshot
 )
+
+// fleetEngines are the kinds of the engines, their ranks and the blocks of each. The
+// prompts need more than the small ones have, so that they evict; what the large one
+// holds makes several chunks of a snapshot.
+var fleetEngines = []struct {
+	kind   string
+	ranks  int
+	blocks int
+}{{engine.VLLM, 2, 500}, {engine.SGLang, 1, 700}, {engine.VLLM, 1, 6_000}}
 
 // fleet is mock engines, each with our relay beside it, behind the peer's
 // gateways.
@@ -31,7 +40,7 @@ type fleet struct {
 	rng      *rand.Rand
 	heads    [][]uint32 // shared beginnings of prompts
 	requests int
-	hits     int // requests for which some engine held blocks
+	hits     int // of those put one by one, for which some engine held blocks
 }
 
 // TestPeerGateway has the peer's released gateway route by events through our
@@ -54,12 +63,23 @@ func TestPeerGateway(t *testing.T) {
 	f.sideBySide(t, first, 120)
 	f.oneByOne(t, first, 40)
 	f.holdIndex(t, first)
+	for range 150 {
+		f.engines[2].generate(t, f.tokens(500), 1, 0)
+	}
+	f.holdIndex(t, first)
 
 	// One that comes late finds the histories rolled.
 	late := startSMG(t, "late gateway", 28310, tokenizer, f.urls)
 	f.holdIndex(t, late)
-	if n := total(late.counters(t), "smg_kv_event_batches_total", `disposition="snapshot"`); n < fleetEngines {
-		t.Errorf("the late gateway applied %v chunks of snapshots, want one or more from each of %d relays", n, fleetEngines)
+	for i, url := range f.urls {
+		chunks := total(late.counters(t), "smg_kv_event_batches_total", `disposition="snapshot"`, fmt.Sprintf("worker=%q", url))
+		want := 0
+		for _, rank := range f.engines[i].truth(t) {
+			want += (len(rank.Blocks) + 2_047) / 2_048
+		}
+		if int(chunks) < want {
+			t.Errorf("the late gateway applied %v chunks of engine %d's snapshots, want %d or more", chunks, i, want)
+		}
 	}
 	f.oneByOne(t, late, 60)
 	f.holdIndex(t, late)
@@ -68,12 +88,12 @@ func TestPeerGateway(t *testing.T) {
 	// A relay dies, its engine goes on, and the relay comes back: it has read the
 	// engine's whole history and keeps the end of it only.
 	f.relays[0].kill()
-	for range 3 * fleetHistory {
-		f.engines[0].generate(t, f.prompt(), 4)
+	for i := range 6 * fleetHistory {
+		f.engines[0].generate(t, f.prompt(), 4, i%2)
 	}
 	f.relays[0].again(t)
 	for _, g := range []*smgGateway{first, late} {
-		g.awaitWorkers(t, fleetEngines)
+		g.awaitWorkers(t, len(fleetEngines))
 		f.holdIndex(t, g)
 		f.oneByOne(t, g, 40)
 		f.holdIndex(t, g)
@@ -82,6 +102,7 @@ func TestPeerGateway(t *testing.T) {
 	for _, g := range []*smgGateway{first, late} {
 		f.report(t, g)
 	}
+	t.Logf("%d requests, for %d of which some engine held blocks", f.requests, f.hits)
 	if f.hits < f.requests/2 || f.hits == f.requests {
 		t.Errorf("%d of %d requests had a holder: the workload shows little", f.hits, f.requests)
 	}
@@ -90,12 +111,13 @@ func TestPeerGateway(t *testing.T) {
 func startFleet(t *testing.T, tokenizer string) *fleet {
 	t.Helper()
 	f := &fleet{rng: rand.New(rand.NewPCG(1, 3))}
-	for i := range fleetEngines {
-		m := startMock(t, fmt.Sprintf("engine%d", i), "--block", fmt.Sprint(fleetBlock), "--blocks", fmt.Sprint(fleetBlocks),
-			"--vocabulary", fmt.Sprint(mockVocab), "--model-path", tokenizer, "--seed", fmt.Sprint(i))
+	for i, e := range fleetEngines {
+		m := startMock(t, fmt.Sprintf("engine%d", i), e.kind, "--block", fmt.Sprint(fleetBlock), "--blocks", fmt.Sprint(e.blocks),
+			"--pub", fmt.Sprintf("tcp://127.0.0.1:%d", fleetPubs+10*i), "--replay", fmt.Sprintf("tcp://127.0.0.1:%d", fleetPubs+100+10*i),
+			"--ranks", fmt.Sprint(e.ranks), "--vocabulary", fmt.Sprint(mockVocab), "--model-path", tokenizer, "--seed", fmt.Sprint(i))
 		f.engines = append(f.engines, m)
 		r := startRelay(t, fmt.Sprintf("relay%d", i), fleetRelays+i,
-			fmt.Sprintf("vllm=%s,replay=%s,grpc=%s", m.Pub[0], m.Replay[0], m.GRPC), "--history-batches", fmt.Sprint(fleetHistory))
+			fmt.Sprintf("%s=%s,replay=%s,grpc=%s,ranks=%d", e.kind, m.Pub[0], m.Replay[0], m.GRPC, e.ranks), "--history-batches", fmt.Sprint(fleetHistory))
 		f.relays = append(f.relays, r)
 		f.urls = append(f.urls, "grpc://"+r.grpc)
 	}
@@ -133,15 +155,15 @@ func (f *fleet) oneByOne(t *testing.T, g *smgGateway, n int) {
 	for range n {
 		f.await(t, g)
 		prompt := f.prompt()
-		if len(prompt) == 0 {
-			continue
-		}
-		held := make([]engine.Reuse, len(f.engines))
-		most := 0
+		held := make([]int, len(f.engines)) // of the gateway's view, which pools ranks
+		used := make([][]int, len(f.engines))
 		for i, m := range f.engines {
-			held[i] = m.reuse(t, prompt)
-			most = max(most, held[i].Held)
+			for _, r := range m.reuse(t, prompt) {
+				held[i] = max(held[i], r.Held)
+				used[i] = append(used[i], r.Used*fleetBlock)
+			}
 		}
+		most := slices.Max(held)
 		a, err := g.ask(prompt, 1+f.rng.IntN(20), f.rng.IntN(2) == 0)
 		if err != nil {
 			t.Errorf("request %d of %s: %v", f.requests, g.name, err)
@@ -155,11 +177,11 @@ func (f *fleet) oneByOne(t *testing.T, g *smgGateway, n int) {
 		switch {
 		case i < 0:
 			t.Errorf("request %d of %s: routed to %q", f.requests, g.name, a.worker)
-		case held[i].Held != most:
+		case held[i] != most:
 			t.Errorf("request %d of %s: routed to engine %d, which held %d blocks of %d; another held %d",
-				f.requests, g.name, i, held[i].Held, len(prompt)/fleetBlock, most)
-		case a.cached != held[i].Used*fleetBlock:
-			t.Errorf("request %d of %s: %d tokens cached, engine %d held %d blocks", f.requests, g.name, a.cached, i, held[i].Used)
+				f.requests, g.name, i, held[i], len(prompt)/fleetBlock, most)
+		case !slices.Contains(used[i], a.cached):
+			t.Errorf("request %d of %s: %d tokens cached, engine %d's ranks held %v", f.requests, g.name, a.cached, i, used[i])
 		}
 	}
 }
@@ -187,12 +209,18 @@ func (f *fleet) sideBySide(t *testing.T, g *smgGateway, n int) {
 }
 
 // await waits until a gateway has applied all that the engines published: as many
-// blocks as they hold.
+// blocks as they hold, those of several ranks counted once.
 func (f *fleet) await(t *testing.T, g *smgGateway) {
 	t.Helper()
 	want := make([]float64, len(f.engines))
 	for i, m := range f.engines {
-		want[i] = float64(len(m.truth(t)[0].Blocks))
+		names := map[kv.EngineHash]bool{}
+		for _, rank := range m.truth(t) {
+			for _, b := range rank.Blocks {
+				names[b.Engine] = true
+			}
+		}
+		want[i] = float64(len(names))
 	}
 	eventually(t, 20*time.Second, g.name+" to hold the truth", func() (bool, string) {
 		counters := g.counters(t)
