@@ -30,6 +30,7 @@ type entry struct {
 	timestamp float64
 	received  int64 // Unix nanoseconds
 	hole      bool
+	clears    bool   // the batch has a clear
 	why       string // of a hole
 	bodies    [numForms][]byte
 }

@@ -63,6 +63,11 @@ type SubscribeRequest struct {
 	// holes, else with a snapshot, or at once with live batches where nothing is
 	// there. Under RulesPeer only rank 0's counts, and Sequence 0 is no cursor.
 	Cursors []Cursor
+	// Pooled says, under RulesPeer, that the subscriber pools the ranks of an engine,
+	// as the peer's gateway does: to it a snapshot of one rank replaces the content of
+	// all. The snapshots of several ranks are then chunks of one, before all else, and
+	// rank 0's cursor is refused where another rank has something.
+	Pooled bool
 	// LoadFirst allows items of kind ItemLoad before the first batch was sent.
 	// RulesOwn always does.
 	LoadFirst bool
@@ -156,8 +161,9 @@ type Chunk struct {
 	Sequence      uint64 // FormPeer: this chunk's own number
 	Digest        uint64 // FormOwn: of the whole content, in the last chunk
 	// Body is the encoded message: kindex.relay.v1.SnapshotChunk, or
-	// smg.grpc.common.KvEventBatch with its field snapshot.
-	Body []byte
+	// smg.grpc.common.KvEventBatch with its field snapshot. Where Head is not empty
+	// the message is Head and then Body.
+	Head, Body []byte
 }
 
 // Standing says how far a rank's content can be trusted.

@@ -109,7 +109,7 @@ func (r *Rank) Commit(f *feed.Faults) {
 
 	r.mu.Lock()
 	r.live.Apply(batch, ops, &r.effects)
-	r.raise(f, ops)
+	clears := r.raise(f, ops)
 	r.has, r.last, r.check, r.timestamp = true, b.Seq, b.Sum, batch.Timestamp
 	r.received, r.blockSize = now, r.norm.BlockSize()
 	r.counts.batches++
@@ -117,7 +117,7 @@ func (r *Rank) Commit(f *feed.Faults) {
 	if batch.HasRank && batch.Rank != r.number {
 		r.counts.mismatches++
 	}
-	e := entry{from: b.Seq, to: b.Seq, check: b.Sum, timestamp: batch.Timestamp, received: now.UnixNano()}
+	e := entry{from: b.Seq, to: b.Seq, check: b.Sum, timestamp: batch.Timestamp, received: now.UnixNano(), clears: clears}
 	r.own = live.AppendOwn(appendOwnBatch(r.own[:0], b.Seq, b.Sum, batch.Timestamp), &r.effects)
 	e.bodies[FormOwn] = r.hist.keep(r.own)
 	if !r.engine.cfg.HashTokens {
@@ -133,12 +133,13 @@ func (r *Rank) Commit(f *feed.Faults) {
 	}
 }
 
-// raise tells the feed what the batch did to the content's exactness. The rank is
-// locked.
-func (r *Rank) raise(f *feed.Faults, ops []normal.Op) {
+// raise tells the feed what the batch did to the content's exactness, and returns
+// whether it cleared the content. The rank is locked.
+func (r *Rank) raise(f *feed.Faults, ops []normal.Op) (clears bool) {
 	for i := range ops {
 		switch ops[i].Kind {
 		case normal.Clear:
+			clears = true
 			r.unknown = 0
 			f.Heal()
 		case normal.Mismatch:
@@ -154,6 +155,7 @@ func (r *Rank) raise(f *feed.Faults, ops []normal.Op) {
 		f.Raise(feed.FaultRefused, "%d blocks were refused: the limit of live blocks is reached", st.Refused)
 	}
 	r.counts.orphansDropped, r.counts.refused = st.OrphansDropped, st.Refused
+	return clears
 }
 
 // Lost implements [feed.Sink]: a hole, which subscribers see.

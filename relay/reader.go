@@ -78,14 +78,18 @@ func (r *reader) begin() {
 }
 
 // beginPeer begins under the peer's rules. resumed: the stream as a whole goes on
-// after a cursor, so that of a rank without one the subscriber may hold anything.
-func (r *reader) beginPeer(resumed bool) error {
+// after a cursor, so that of a rank without one the subscriber may hold anything. A
+// snapshot then replaces that, unless the subscriber pools ranks.
+func (r *reader) beginPeer(resumed, pooled bool) error {
 	rank := r.rank
 	rank.mu.RLock()
 	defer rank.mu.RUnlock()
 	r.begin()
 	if !r.claims {
 		if resumed && rank.has {
+			if pooled {
+				return endf(EndOutOfRange, "a cursor of rank 0 says nothing of rank %d, which has batches: subscribe from 0", rank.number)
+			}
 			r.phase = phaseSnapshot
 			r.following.Store(false)
 		}
@@ -310,6 +314,11 @@ func (s *Subscription) tellHistory(r *reader) bool {
 			Body:      e.bodies[s.form],
 		})
 		r.last = e.to
+		if s.pooled && e.clears && s.toldOthers(r) {
+			s.spoil(r)
+			pos++
+			break
+		}
 	}
 	r.begun = true
 	r.pos.Store(pos)

@@ -89,6 +89,8 @@ func (s *server) subscribePeer(stream grpc.ServerStream) error {
 	ctx, cancel := s.subscriptionContext(stream)
 	defer cancel()
 	want := SubscribeRequest{Form: FormPeer, Rules: RulesPeer, LoadFirst: req.GetLoadRecordsBeforeFirstBatch()}
+	// Where the relay is a whole worker, those who subscribe are gateways.
+	want.Pooled = e.pass != nil
 	if seq := req.GetStartSequenceNumber(); seq != 0 {
 		want.Cursors = []Cursor{{Rank: 0, Sequence: seq}}
 	}
@@ -153,7 +155,7 @@ func (k sink) peer(it *Item) error {
 		}
 	case ItemChunk:
 		k.chunk(&it.Chunk)
-		return k.send(joined(nil, it.Chunk.Body, batchLoad, it.Load))
+		return k.send(joined(it.Chunk.Head, it.Chunk.Body, batchLoad, it.Load))
 	case ItemLoad:
 		return k.send(joined(loadOnly(it.Rank, it.LastSequence, time.Now()), nil, batchLoad, it.Load))
 	case ItemHole, ItemReset, ItemStanding:

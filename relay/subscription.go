@@ -27,7 +27,10 @@ type Subscription struct {
 
 	mu      sync.Mutex // of Next's looking and of Close; guards what follows
 	readers []*reader
-	turn    int // whose turn is next
+	turn    int     // whose turn is next
+	series  *series // nil: there is none, or it is told
+	pooled  bool    // there are several ranks, and the subscriber pools them
+	spoilt  error   // what ends the subscription after the item told last
 
 	item    Item
 	batches []Batch
@@ -57,7 +60,7 @@ func (e *Engine) Subscribe(req SubscribeRequest) (*Subscription, error) {
 		}
 		s.readers = append(s.readers, r)
 	}
-	if err := s.begin(req.Cursors); err != nil {
+	if err := s.begin(req.Cursors, req.Pooled); err != nil {
 		return nil, err
 	}
 	if !e.enter(s) {
@@ -68,7 +71,7 @@ func (e *Engine) Subscribe(req SubscribeRequest) (*Subscription, error) {
 
 // begin hands the cursors to the readers. Under the peer's rules they are judged
 // at once.
-func (s *Subscription) begin(cursors []Cursor) error {
+func (s *Subscription) begin(cursors []Cursor, pooled bool) error {
 	resumed := false
 	for _, r := range s.readers {
 		for _, c := range cursors {
@@ -81,9 +84,12 @@ func (s *Subscription) begin(cursors []Cursor) error {
 		return nil
 	}
 	for _, r := range s.readers {
-		if err := r.beginPeer(resumed); err != nil {
+		if err := r.beginPeer(resumed, pooled); err != nil {
 			return err
 		}
+	}
+	if s.pooled = pooled && len(s.readers) > 1; s.pooled {
+		s.beginSeries()
 	}
 	return nil
 }
@@ -197,6 +203,16 @@ func (s *Subscription) look() (told bool, at time.Time, err error) {
 		return false, at, s.end
 	}
 	now := time.Now()
+	if s.spoilt != nil {
+		s.finish(s.spoilt)
+		return false, at, s.spoilt
+	}
+	if s.series != nil {
+		if told, err = s.lookSeries(now); err != nil {
+			s.finish(err)
+		}
+		return told, at, err
+	}
 	for range s.readers {
 		r := s.readers[s.turn]
 		s.turn = (s.turn + 1) % len(s.readers)
