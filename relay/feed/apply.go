@@ -35,7 +35,7 @@ func (f *Feed) stage(seq uint64, payload []byte, replayed bool) bool {
 }
 
 // commitNow is commit in the sink's turn, waited for.
-func (f *Feed) commitNow() { f.inTurn(f.commit) }
+func (f *Feed) commitNow() { f.inTurn(f.apply) }
 
 func (f *Feed) inTurn(fn func()) {
 	if t, ok := f.sink.(Turner); ok {

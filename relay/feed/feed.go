@@ -147,6 +147,7 @@ type Feed struct {
 	sink   Sink
 
 	staged Batch
+	apply  func() // commit, made once
 
 	// The cursor: the last number admitted, or passed over as lost, of this epoch.
 	epoch   uint64
@@ -198,6 +199,7 @@ type badBatch struct {
 // New returns the feed of one stream into sink.
 func New(cfg Config, sink Sink) *Feed {
 	f := &Feed{cfg: cfg, limits: cfg.Limits, sink: sink, epoch: 1, held: map[uint64]heldBatch{}}
+	f.apply = f.commit
 	f.limits.setDefaults()
 	f.repair.wantJoin = f.canReplay()
 	return f
