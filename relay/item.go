@@ -121,6 +121,8 @@ type Item struct {
 	Batches  []Batch
 	Hole     Hole
 	Why      string // ItemReset
+	Any      bool   // ItemReset: there was a batch in this life of the record
+	Newest   uint64 // ItemReset: the last of them
 	Chunk    Chunk
 	Standing Standing
 

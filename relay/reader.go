@@ -230,10 +230,11 @@ func (r *reader) decide() verdict {
 	return v
 }
 
-// reset makes the item that voids the subscriber's content.
+// reset makes the item that voids the subscriber's content. The rank is locked.
 func (s *Subscription) reset(r *reader, why string) bool {
 	s.item = r.item(ItemReset)
 	s.item.Why = why
+	s.item.Any, s.item.Newest = r.rank.has, r.rank.last
 	return true
 }
 

@@ -204,7 +204,7 @@ func (k sink) own(it *Item, form Form) error {
 		}})
 	case ItemReset:
 		return k.told(it, &relayv1.SubscribeResponse{Body: &relayv1.SubscribeResponse_Reset_{
-			Reset_: &relayv1.Reset{Why: it.Why},
+			Reset_: &relayv1.Reset{Why: it.Why, Any: it.Any, Newest: it.Newest},
 		}})
 	case ItemStanding:
 		st := k.e.engine.Ranks()[it.Rank].Info()

@@ -303,8 +303,13 @@ func ownStanding(primed, exact bool, why string) *relayv1.SubscribeResponse {
 	return &relayv1.SubscribeResponse{Body: &relayv1.SubscribeResponse_Standing{Standing: &relayv1.Standing{Primed: primed, Exact: exact, Why: why}}}
 }
 
-func ownReset(epoch uint64, why string) *relayv1.SubscribeResponse {
-	return &relayv1.SubscribeResponse{Epoch: epoch, Body: &relayv1.SubscribeResponse_Reset_{Reset_: &relayv1.Reset{Why: why}}}
+// ownReset voids a content when the newest batch has that number; -1: none.
+func ownReset(epoch uint64, why string, newest int) *relayv1.SubscribeResponse {
+	r := &relayv1.Reset{Why: why}
+	if newest >= 0 {
+		r.Any, r.Newest = true, uint64(newest)
+	}
+	return &relayv1.SubscribeResponse{Epoch: epoch, Body: &relayv1.SubscribeResponse_Reset_{Reset_: r}}
 }
 
 func ownHole(epoch, from, to uint64) *relayv1.SubscribeResponse {

@@ -99,7 +99,8 @@ func (c *Client) takeOwn(m *relayv1.SubscribeResponse, now time.Time) error {
 		err = c.ownChunk(r, m.GetEpoch(), body.Snapshot, now)
 	case *relayv1.SubscribeResponse_Reset_:
 		r.reset(m.GetEpoch(), oneLine(body.Reset_.GetWhy()))
-		r.target, r.since, r.heard = target{}, now, now
+		r.target = target{known: true, any: body.Reset_.GetAny(), epoch: m.GetEpoch(), seq: body.Reset_.GetNewest()}
+		r.since, r.heard = now, now
 	case *relayv1.SubscribeResponse_Hole:
 		err = r.hole(m.GetEpoch(), &Hole{body.Hole.GetFrom(), body.Hole.GetTo(), oneLine(body.Hole.GetWhy())}, now)
 	case *relayv1.SubscribeResponse_Standing:

@@ -73,7 +73,7 @@ func TestOwnResumes(t *testing.T) {
 // that follows the snapshot's cut goes on.
 func TestOwnSnapshot(t *testing.T) {
 	f := startFake(t, &fake{own: func(_ int, _ *relayv1.SubscribeRequest, s grpc.ServerStream) error {
-		_ = send(s, ownBatch(5, 0, ownStore(100, 9, 0)), ownReset(6, "fell behind"))
+		_ = send(s, ownBatch(5, 0, ownStore(100, 9, 0)), ownReset(6, "fell behind", 42))
 		_ = send(s, ownChunks(6, 41, ownStore(1, 3, 0), ownStore(4, 2, 3), ownRemove(5))...)
 		return hold(s, ownBatch(6, 42, ownStore(6, 1, 4)))
 	}})
@@ -165,7 +165,7 @@ func TestOwnHole(t *testing.T) {
 	heal := map[string]*relayv1.SubscribeResponse{
 		"clear":    ownBatch(5, 4, ownClear()),
 		"standing": ownStanding(true, true, ""),
-		"reset":    ownReset(6, "a new life"),
+		"reset":    ownReset(6, "a new life", -1),
 	}
 	for name, m := range heal {
 		t.Run(name, func(t *testing.T) {

@@ -1180,7 +1180,11 @@ type Reset struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In one line: an engine's restart, a cursor that is not good, a subscriber that
 	// fell behind the history.
-	Why           string `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"`
+	Why string `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"`
+	// The newest batch at that moment, with which the subscriber has caught up; any
+	// says whether there was one.
+	Any           bool   `protobuf:"varint,2,opt,name=any,proto3" json:"any,omitempty"`
+	Newest        uint64 `protobuf:"varint,3,opt,name=newest,proto3" json:"newest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1220,6 +1224,20 @@ func (x *Reset) GetWhy() string {
 		return x.Why
 	}
 	return ""
+}
+
+func (x *Reset) GetAny() bool {
+	if x != nil {
+		return x.Any
+	}
+	return false
+}
+
+func (x *Reset) GetNewest() uint64 {
+	if x != nil {
+		return x.Newest
+	}
+	return 0
 }
 
 // Hole says that batches never come: what the rank holds may be wrong by them.
@@ -1459,9 +1477,11 @@ const file_kindex_relay_v1_relay_proto_rawDesc = "" +
 	"\x06events\x18\b \x03(\v2\x16.kindex.relay.v1.EventR\x06events\x121\n" +
 	"\x04peer\x18\t \x01(\v2\x1d.smg.grpc.common.KvEventBatchR\x04peer\x12\x16\n" +
 	"\x06digest\x18\n" +
-	" \x01(\x06R\x06digest\"\x19\n" +
+	" \x01(\x06R\x06digest\"C\n" +
 	"\x05Reset\x12\x10\n" +
-	"\x03why\x18\x01 \x01(\tR\x03why\"<\n" +
+	"\x03why\x18\x01 \x01(\tR\x03why\x12\x10\n" +
+	"\x03any\x18\x02 \x01(\bR\x03any\x12\x16\n" +
+	"\x06newest\x18\x03 \x01(\x04R\x06newest\"<\n" +
 	"\x04Hole\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\x04R\x04from\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\x04R\x02to\x12\x10\n" +
