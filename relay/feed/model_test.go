@@ -248,6 +248,9 @@ func runSim(t *testing.T, seed uint64, replay bool) *sim {
 		if rng.IntN(3) == 0 {
 			c.Limits.HeldBatches, s.held = 5, 5
 		}
+		if seed%2 == 0 {
+			c.Limits = c.Limits.Thorough()
+		}
 	})
 	s.lives = []*simLife{{broken: map[uint64]bool{}, now: map[uint64]bool{}}}
 	if replay {
