@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package interop holds the index host against programs that are not ours: the
-// field's own indexer (Dynamo), asked the same questions about the same streams,
-// and a real engine (vLLM), whose cached-token counts are the truth.
+// Package interop holds the index host and the relay against programs that are not
+// ours: the field's own indexer (Dynamo), asked the same questions about the same
+// streams; the closest peer's gateway (SMG), routing through our relays, and its
+// relay, under our index; and a real engine (vLLM), whose cached-token counts and
+// whole history are the truth.
 //
 // Its tests are long ones: they install the peers into a cache folder once
 // (KINDEX_CACHE, default kindex below the user's cache folder) and run
