@@ -7,6 +7,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,14 +41,13 @@ func New(c Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	pubs, err := openPublishers(&c, layout)
+	if err != nil {
+		return nil, err
+	}
 	e := &Engine{cfg: c, started: time.Now()}
-	for r := range c.Ranks {
-		pub, err := NewPublisher(PublisherConfig{Layout: layout, Topic: c.Topic, Rank: r, Pub: c.Pub, Replay: c.Replay, Buffer: c.Buffer})
-		if err != nil {
-			e.Close()
-			return nil, err
-		}
-		e.ranks = append(e.ranks, newRank(r, &e.cfg, pub))
+	for i, pub := range pubs {
+		e.ranks = append(e.ranks, newRank(i, &e.cfg, pub))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	e.cancel = cancel
@@ -57,12 +57,43 @@ func New(c Config) (*Engine, error) {
 	return e, nil
 }
 
+// openTries is how often ports are looked for that lie side by side.
+const openTries = 50
+
+// openPublishers binds the sockets of all ranks. Where the system chooses rank 0's
+// ports, the other ranks' lie above them all the same.
+func openPublishers(c *Config, layout *wire.Layout) (pubs []*Publisher, err error) {
+	chosen := strings.HasSuffix(c.Pub, ":0") || strings.HasSuffix(c.Replay, ":0")
+	for range openTries {
+		p := PublisherConfig{Layout: layout, Topic: c.Topic, Pub: c.Pub, Replay: c.Replay, Buffer: c.Buffer}
+		for p.Rank = range c.Ranks {
+			var pub *Publisher
+			if pub, err = NewPublisher(p); err != nil {
+				break
+			}
+			pubs = append(pubs, pub)
+			if p.Rank == 0 {
+				p.Pub, p.Replay = pub.Live, pub.Replay
+			}
+		}
+		if err == nil {
+			return pubs, nil
+		}
+		taken := chosen && len(pubs) > 0
+		for _, pub := range pubs {
+			pub.Close()
+		}
+		if pubs = nil; !taken {
+			break
+		}
+	}
+	return nil, err
+}
+
 // Close ends every request and the sockets.
 func (e *Engine) Close() {
 	e.closing.Do(func() {
-		if e.cancel != nil {
-			e.cancel()
-		}
+		e.cancel()
 		e.loops.Wait()
 		for _, r := range e.ranks {
 			r.pub.Close()

@@ -230,6 +230,12 @@ func TestVLLM(t *testing.T) {
 		t.Fatalf("health: %v: %v", h, err)
 	}
 
+	for _, at := range [][]string{s.Pub, s.Replay} {
+		if above, err := Endpoint(at[0], 1); err != nil || at[1] != above {
+			t.Errorf("rank 1 is at %s, want %s, above rank 0: %v", at[1], above, err)
+		}
+	}
+
 	rng := rand.New(rand.NewPCG(1, 2))
 	var prompts [][]uint32
 	for range 60 {

@@ -208,7 +208,7 @@ func bind(kind zmq.Type, endpoint string, rank, sndhwm int) (*zmq.Socket, string
 }
 
 // Endpoint returns rank 0's endpoint with its port moved by rank, as engines do.
-// Port 0 stays: the system chooses for each rank.
+// Port 0 stays 0.
 //
 // Errors: what is no tcp://host:port, or ipc://path for a rank but 0.
 func Endpoint(endpoint string, rank int) (string, error) {
