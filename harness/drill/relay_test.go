@@ -39,9 +39,7 @@ func build(t *testing.T) {
 // TestPlanted shows that a drill fails when its index is wrong, and only then: the same
 // drill, once with an index that forgets one block of all that it is asked for.
 func TestPlanted(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts programs")
-	}
+	longtest.Skip(t)
 	build(t)
 	drills, err := Select("relay-drop")
 	if err != nil {

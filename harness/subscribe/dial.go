@@ -4,6 +4,7 @@ package subscribe
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -35,15 +36,45 @@ func Dial(addr string) (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 }
 
-// again runs once, which ends with an error when a stream does, until ctx ends.
-func again(ctx context.Context, once func() (at bool)) {
+// line is one subscription after the other, until it is closed.
+//
+// Concurrency: any goroutine; run is one's.
+type line struct {
+	mu   sync.Mutex
+	end  context.CancelFunc // of the stream that runs; nil: none
+	rest time.Duration      // before the next
+}
+
+// Rest ends the stream that runs, without a word, and has the next begin after d.
+func (l *line) Rest(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rest = d
+	if l.end != nil {
+		l.end()
+	}
+}
+
+// run runs stream again and again until ctx ends. It returns whether the next should
+// begin at once.
+func (l *line) run(ctx context.Context, stream func(context.Context) bool) {
 	t := time.NewTimer(0)
 	defer t.Stop()
 	for ctx.Err() == nil {
+		one, cancel := context.WithCancel(ctx)
+		l.mu.Lock()
+		l.end = cancel
+		l.mu.Unlock()
 		wait := retryMin
-		if once() {
+		if stream(one) {
 			wait = 0
 		}
+		cancel()
+		l.mu.Lock()
+		if l.end = nil; l.rest > 0 {
+			wait, l.rest = l.rest, 0
+		}
+		l.mu.Unlock()
 		t.Reset(wait)
 		select {
 		case <-ctx.Done():

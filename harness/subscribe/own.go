@@ -18,6 +18,7 @@ import (
 // Own is a subscriber of our contract.
 type Own struct {
 	state
+	line
 	cursors map[uint32]*relayv1.Cursor // of whole contents; guarded by mu
 	conn    *grpc.ClientConn
 	cancel  context.CancelFunc
@@ -32,7 +33,7 @@ func OpenOwn(addr string, truth Truth) (*Own, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	o := &Own{state: newState(truth), cursors: map[uint32]*relayv1.Cursor{}, conn: conn, cancel: cancel}
-	o.done.Go(func() { again(ctx, func() bool { o.stream(ctx); return false }) })
+	o.done.Go(func() { o.run(ctx, o.stream) })
 	return o, nil
 }
 
@@ -44,16 +45,14 @@ func (o *Own) Close() error {
 }
 
 // stream runs one subscription, to its end.
-func (o *Own) stream(ctx context.Context) {
-	o.mu.Lock()
+func (o *Own) stream(ctx context.Context) bool {
+	o.state.mu.Lock()
 	req := &relayv1.SubscribeRequest{}
 	for _, c := range o.cursors {
 		req.Cursors = append(req.Cursors, c)
 	}
 	o.counts.Subscribed++
-	o.mu.Unlock()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	o.state.mu.Unlock()
 	s, err := relayv1.NewRelayServiceClient(o.conn).Subscribe(ctx, req, grpc.WaitForReady(true))
 	for err == nil {
 		var m *relayv1.SubscribeResponse
@@ -61,11 +60,12 @@ func (o *Own) stream(ctx context.Context) {
 			o.take(m)
 		}
 	}
+	return false
 }
 
 func (o *Own) take(m *relayv1.SubscribeResponse) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.state.mu.Lock()
+	defer o.state.mu.Unlock()
 	r := int(m.GetRank())
 	switch b := m.GetBody().(type) {
 	case *relayv1.SubscribeResponse_Batch:

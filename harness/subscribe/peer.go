@@ -21,6 +21,7 @@ import (
 // Peer is a subscriber of the peer's contract, as a gateway is one.
 type Peer struct {
 	state
+	line
 	conn   *grpc.ClientConn
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -34,7 +35,7 @@ func OpenPeer(addr string, truth Truth) (*Peer, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Peer{state: newState(truth), conn: conn, cancel: cancel}
-	p.done.Go(func() { again(ctx, func() bool { return p.stream(ctx) }) })
+	p.done.Go(func() { p.run(ctx, p.stream) })
 	return p, nil
 }
 
@@ -47,7 +48,7 @@ func (p *Peer) Close() error {
 
 // stream runs one subscription and reports whether the next should follow at once.
 func (p *Peer) stream(ctx context.Context) bool {
-	p.mu.Lock()
+	p.state.mu.Lock()
 	cursor := uint64(0)
 	if k := p.of(0); k.stand.Has && !k.partial {
 		cursor = k.stand.Seq
@@ -61,9 +62,7 @@ func (p *Peer) stream(ctx context.Context) bool {
 		}
 	}
 	p.counts.Subscribed++
-	p.mu.Unlock()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	p.state.mu.Unlock()
 	s, err := vllm.NewVllmEngineClient(p.conn).SubscribeKvEvents(ctx, &common.SubscribeKvEventsRequest{
 		StartSequenceNumber: cursor, LoadRecordsBeforeFirstBatch: true,
 	}, grpc.WaitForReady(true))
@@ -77,8 +76,8 @@ func (p *Peer) stream(ctx context.Context) bool {
 }
 
 func (p *Peer) ended(err error) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.state.mu.Lock()
+	defer p.state.mu.Unlock()
 	switch status.Code(err) {
 	case codes.OutOfRange:
 		p.counts.OutOfRange++
@@ -92,8 +91,8 @@ func (p *Peer) ended(err error) bool {
 }
 
 func (p *Peer) take(b *common.KvEventBatch) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.state.mu.Lock()
+	defer p.state.mu.Unlock()
 	if b.GetLoad().GetLoadOnly() {
 		return
 	}
