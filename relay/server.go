@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
+	"kindex/internal/fdwait"
 	relayv1 "kindex/proto/kindex/relay/v1"
 	"kindex/relay/load"
 )
@@ -144,7 +145,7 @@ func newServer(o *serverOptions, own *served) *server {
 
 // serve answers on ln until drain or an error.
 func (s *server) serve(ln net.Listener) error {
-	return s.grpc.Serve(&limitListener{Listener: ln, room: make(chan struct{}, s.o.maxConnections), turnedAway: &s.own.stats.turnedAway})
+	return s.grpc.Serve(&limitListener{Listener: fdwait.Listener{Listener: ln}, room: make(chan struct{}, s.o.maxConnections), turnedAway: &s.own.stats.turnedAway})
 }
 
 // drain ends the server: no new RPCs, subscriptions end, what is passed through
