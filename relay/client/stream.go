@@ -144,8 +144,8 @@ func (c *Client) receive(ctx context.Context, cancel func(), conn *grpc.ClientCo
 			if c.touched != nil && c.touched.catching {
 				timer.Reset(w.next())
 			}
-		case err := <-w.answers:
-			w.answered(err)
+		case alive := <-w.answers:
+			w.answered(alive)
 			timer.Reset(w.next())
 		case <-timer.C:
 			if err := w.look(ctx); err != nil {

@@ -27,11 +27,11 @@ type watch struct {
 	asked   time.Time // when the server's health was asked for last
 	asking  bool
 	proven  bool // an answer came on this stream
-	answers chan error
+	answers chan bool // whether it was a sign of life
 }
 
 func newWatch(c *Client, conn *grpc.ClientConn) *watch {
-	return &watch{c: c, conn: conn, life: c.now(), answers: make(chan error, 1)}
+	return &watch{c: c, conn: conn, life: c.now(), answers: make(chan bool, 1)}
 }
 
 // patience is how long nothing may come before the server is asked.
@@ -75,7 +75,7 @@ func (w *watch) look(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, w.c.cfg.SilenceTimeout)
 			defer cancel()
 			_, err := healthv1.NewHealthClient(w.conn).Check(ctx, &healthv1.HealthCheckRequest{})
-			w.answers <- err
+			w.answers <- alive(err)
 		}()
 	}
 	if w.proven && !w.c.st.Connected {
@@ -100,18 +100,25 @@ func (w *watch) settle(now time.Time) {
 }
 
 // answered takes how the question for the server's health ended.
-func (w *watch) answered(err error) {
+func (w *watch) answered(alive bool) {
 	w.asking = false
-	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-	default:
+	if alive {
 		w.life, w.proven = w.c.now(), true
 	}
+}
+
+// alive reports whether a call that ended with err was answered by the server.
+func alive(err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return false
+	}
+	return true
 }
 
 // wait waits until nothing of w runs any more. The stream's context has ended.
 func (w *watch) wait() {
 	if w.asking {
-		_ = <-w.answers // of no use any more
+		<-w.answers
 	}
 }
