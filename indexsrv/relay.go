@@ -79,6 +79,11 @@ func (j *relayJob) Prepare() bool {
 			return false
 		}
 		j.begun, r.sink.ops = true, j.ops
+		if j.empty {
+			// Before a lookup can see that it is.
+			r.standing = client.Standing{Repairing: true, Why: "receiving the rank's content"}
+			r.settle()
+		}
 		return true
 	}
 	j.after()
@@ -162,10 +167,7 @@ func (r *relayed) Reset(life uint64, _ string) {
 
 // Begin implements [client.Handler].
 func (r *relayed) Begin(s *client.Snapshot) {
-	r.do(true, nil, func() {
-		r.begin(s.Epoch)
-		r.standing = client.Standing{Repairing: true, Why: "receiving a snapshot"}
-	})
+	r.do(true, nil, func() { r.begin(s.Epoch) })
 }
 
 // begin begins a content, of another life or of the same. The lock is held.

@@ -37,7 +37,8 @@ type Handler interface {
 	// last.
 	Hole(h *Hole)
 
-	// Standing tells how far the content can be trusted now, on change only.
+	// Standing tells how far the content can be trusted now: on change, and always
+	// after Connected, Reset and Begin, behind which nothing is exact until then.
 	Standing(s Standing)
 }
 

@@ -180,6 +180,7 @@ func (r *rank) reset(epoch uint64, why string) {
 	r.clearState()
 	r.epoch = epoch
 	r.catching, r.content = true, false
+	r.was = false // a handler takes a reset for not exact until it is told more
 	r.st.resets++
 	r.h.Reset(epoch, why)
 }

@@ -79,7 +79,9 @@ func (r *rank) beginSnapshot(c *chunk) {
 		count:    c.count,
 		digest:   digest{most: r.mostBlocks},
 	}
+	r.was = false // as after a reset
 	r.h.Begin(&r.snap.Snapshot)
+	r.tell()
 }
 
 func (r *rank) endSnapshot(c *chunk, now time.Time) {
