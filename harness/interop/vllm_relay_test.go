@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,15 +53,18 @@ func TestRealEngineRelay(t *testing.T) {
 	work.serve(t, 60)
 	hold("60 requests")
 
-	// Killed while requests run, and started again while requests run.
+	// Killed while requests run, started again while they run, and in between the
+	// engine answers some that no relay sees.
 	var busy sync.WaitGroup
-	busy.Go(func() { work.serve(t, 80) })
-	time.Sleep(2 * time.Second)
+	busy.Go(func() { work.serve(t, 160) })
+	work.await(t, 60+30)
 	relay.kill()
-	time.Sleep(3 * time.Second)
+	work.await(t, 60+30+50)
 	relay.again(t)
+	t.Logf("relay killed after 30 of 160 requests, back after %d", work.answered.Load()-60)
 	busy.Wait()
 	hold("relay killed and restarted under load")
+	t.Log(host.listeners("tiny"))
 	work.serve(t, 60)
 	hold("60 requests more")
 	var copies, blocks int
@@ -89,7 +93,8 @@ func newRankClient(rank int) *client {
 
 // rankWork makes both ranks busy, two clients each.
 type rankWork struct {
-	clients []*rankClient
+	clients  []*rankClient
+	answered atomic.Int64 // requests
 }
 
 type rankClient struct {
@@ -125,10 +130,20 @@ func (w *rankWork) serve(t *testing.T, n int) {
 					return
 				}
 				c.talk.answered(req, resp.Choices[0].Tokens)
+				w.answered.Add(1)
 			}
 		})
 	}
 	all.Wait()
+}
+
+// await waits until n requests were answered.
+func (w *rankWork) await(t *testing.T, n int64) {
+	t.Helper()
+	eventually(t, time.Minute, "the engine to answer", func() (bool, string) {
+		got := w.answered.Load()
+		return got >= n, fmt.Sprintf("%d of %d answers", got, n)
+	})
 }
 
 // wholeHistory asks each rank of the engine for all it ever published and returns
