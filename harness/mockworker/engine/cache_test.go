@@ -223,7 +223,7 @@ func TestEventsTellAll(t *testing.T) {
 				rng := rand.New(rand.NewPCG(seed, 7))
 				var running []*sequence
 				var evicted, copies, refused int
-				for step := range longtest.N(800, 8_000) {
+				for step := range longtest.N(400, 8_000) {
 					switch k := rng.IntN(10); {
 					case k < 4:
 						prompt := tokensOf(rng, 1+rng.IntN(40))
