@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,6 +89,7 @@ type lossy struct {
 	lives [][][]byte // payloads by life
 	keep  int        // batches in the replay buffer
 	bind  bool       // restarts are not seen as a lost connection
+	mixed bool       // a life's last batches come while the next one is heard already
 
 	live   queue
 	answer queue
@@ -124,7 +126,7 @@ func (l *lossy) unlucky() bool { return !l.calm && l.rng.IntN(100) == 0 }
 
 // send puts one message on its way.
 func (l *lossy) send(q *queue, deed func()) {
-	if l.unlucky() {
+	if l.unlucky() && !l.mixed {
 		l.counts.dropped++
 		return
 	}
@@ -162,7 +164,15 @@ func (l *lossy) publish(sure bool) {
 // batches wait: nobody can tell an old life's batch from a new one's where neither
 // its number nor the one before it was heard twice.)
 func (l *lossy) restart() {
+	late := l.live.deeds[:min(len(l.live.deeds), 3)]
 	l.live.clear()
+	if l.mixed {
+		defer func() {
+			for _, deed := range late {
+				l.live.put(1+l.rng.IntN(20), deed)
+			}
+		}()
+	}
 	l.answer.clear()
 	if l.bind && !l.feed.Status().Repairing {
 		l.lives = append(l.lives, nil)
@@ -319,6 +329,59 @@ func (l *lossy) tracef(format string, args ...any) {
 	}
 }
 
+// checkEnd holds the last epoch alone against the last life, and says where they
+// differ.
+func (l *lossy) checkEnd() string {
+	last, said := l.tape.epochs[len(l.tape.epochs)-1], l.lives[l.life()]
+	st := l.feed.Status()
+	if len(last) != len(said) || st.State != StateActive {
+		return fmt.Sprintf("at the end %d batches, %v, want %d, active; %s", len(last), st.State, len(said), statusLine(st))
+	}
+	for k, e := range last {
+		if !slices.Equal(e.payload, said[k]) {
+			return fmt.Sprintf("at the end batch %d is not what the last life said", k)
+		}
+	}
+	return ""
+}
+
+func newLossy(t *testing.T, seed uint64) *lossy {
+	l := &lossy{
+		t: t, rng: rand.New(rand.NewPCG(seed, 3)), tape: newTape(), now: time.Unix(1_800_000_000, 0),
+		lives: make([][][]byte, 1), keep: []int{40, 10_000, 10_000}[seed%3], bind: seed%2 == 0,
+	}
+	l.feed = New(Config{
+		Endpoint: "tcp://127.0.0.1:1", ReplayEndpoint: "tcp://127.0.0.1:2",
+		Limits: Limits{}.Thorough(),
+	}, l.tape)
+	for range l.rng.IntN(80) {
+		l.publish(false)
+	}
+	l.live.clear() // before anybody listens
+	return l
+}
+
+// TestLossyMixed: where batches of a life that is over still come after the next
+// one began, an epoch too many may be seen; in the end the content is the last
+// life's, whole. But for one in some thousands: a straggler that comes just when its
+// number is the next, while the message that has that number now is never seen to
+// contradict it.
+func TestLossyMixed(t *testing.T) {
+	runs := longtest.N(150, 10_000)
+	var wrong []string
+	for seed := range uint64(runs) {
+		l := newLossy(t, seed)
+		l.mixed, l.keep = true, 10_000
+		l.run(1_500)
+		if diff := l.checkEnd(); diff != "" {
+			wrong = append(wrong, fmt.Sprintf("seed %d: %s", seed, diff))
+		}
+	}
+	if len(wrong) > runs/1_000 {
+		t.Errorf("%d of %d ended wrong: %s", len(wrong), runs, strings.Join(wrong, "; "))
+	}
+}
+
 // TestLossy: with messages dropped, repeated and reordered on their way, live and
 // in answers, what is admitted is what the publisher said, in its order, each once,
 // wherever its buffer still has it; and nothing but a restart is taken for one.
@@ -335,23 +398,12 @@ func TestLossy(t *testing.T) {
 	var published, dropped, repeated, moved int
 	for seed := first; seed < first+runs; seed++ {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
-			l := &lossy{
-				t: t, rng: rand.New(rand.NewPCG(seed, 3)), tape: newTape(), now: time.Unix(1_800_000_000, 0),
-				lives: make([][][]byte, 1), keep: []int{40, 10_000, 10_000}[seed%3], bind: seed%2 == 0,
-			}
-			l.feed = New(Config{
-				Endpoint: "tcp://127.0.0.1:1", ReplayEndpoint: "tcp://127.0.0.1:2",
-				Limits: Limits{}.Thorough(),
-			}, l.tape)
+			l := newLossy(t, seed)
 			l.tape.lost = func(seq uint64) {
 				if said := len(l.lives[l.life()]); int(seq) >= said-l.keep {
 					t.Fatalf("number %d told lost, but the buffer begins at %d", seq, said-l.keep)
 				}
 			}
-			for range l.rng.IntN(80) {
-				l.publish(false)
-			}
-			l.live.clear() // before anybody listens
 			l.run(1_500)
 			l.check()
 			st := l.feed.Status()

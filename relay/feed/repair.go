@@ -36,10 +36,11 @@ type repair struct {
 	id        uint64
 	issued    uint64 // requests so far
 	start     uint64
-	joining   bool // nothing was admitted when it was made
-	verifying bool // the last admitted batch must be in the answer
-	resyncing bool // the answer is to replace the content as a whole
-	got       bool // anything came
+	joining   bool   // nothing was admitted when it was made
+	verifying bool   // the last admitted batch must be in the answer
+	sure      uint64 // that batch's number
+	resyncing bool   // the answer is to replace the content as a whole
+	got       bool   // anything came
 	least     uint64
 	most      uint64   // of the numbers that came
 	short     bool     // it began above what is missing, and that is not believed yet
@@ -52,7 +53,7 @@ type repair struct {
 	aboveAt   uint64    // the number
 	aboveFrom uint64    // the least number that they began with
 	answered  bool      // while unverified: an answer came, and proved nothing
-	absent    int       // answers in a row without any batch, where one must be
+	absent    int       // answers in a row without the last admitted batch
 	quiet     int       // answers in a row, since something came live, with nothing new in them
 	partial   int       // answers in a row that cannot replace the content
 	top       uint64    // the greatest number that any answer of this epoch brought
@@ -149,7 +150,10 @@ func (f *Feed) stageReplay(id, seq uint64, payload []byte, now time.Time) bool {
 	if first {
 		r.least = seq
 	}
-	r.got, r.absent = true, 0
+	r.got = true
+	if seq >= r.sure {
+		r.absent = 0
+	}
 	r.least, r.most, r.top = min(r.least, seq), max(r.most, seq), max(r.top, seq)
 	if r.short && seq <= r.aboveAt {
 		r.short, r.above = false, 0 // it only came out of order
@@ -328,7 +332,7 @@ func (f *Feed) ReplayEnd(id uint64, now time.Time) {
 		f.resync(now)
 		return
 	}
-	if r.verifying && !r.got && f.has {
+	if r.verifying && f.has && (!r.got || r.most < r.sure) {
 		f.unknown(now)
 		return
 	}
@@ -353,10 +357,16 @@ func (f *Feed) ReplayEnd(id uint64, now time.Time) {
 }
 
 // unknown takes an answer that does not even bring the last admitted batch, which
-// whoever published it would have: it is another publisher, younger than that.
+// whoever published it would have: it is another publisher, younger than that. One
+// that brings those before it speaks for the same publisher, and then the last one
+// was a straggler of an older life: so much less likely that more answers must say so.
 func (f *Feed) unknown(now time.Time) {
 	r := &f.repair
-	if r.absent++; r.absent < f.limits.AbsenceTries {
+	tries := f.limits.AbsenceTries
+	if r.got {
+		tries += 2
+	}
+	if r.absent++; r.absent < tries {
 		r.notBefore = now.Add(f.limits.RetryDelay)
 		if !r.unverified {
 			r.confirmAt, r.heardAt = r.notBefore, time.Time{}
