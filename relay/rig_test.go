@@ -177,4 +177,3 @@ func wantBatches(t *testing.T, s grpc.ServerStreamingClient[common.KvEventBatch]
 		}
 	}
 }
-
