@@ -17,18 +17,18 @@ import (
 	"kindex/relay/normal"
 )
 
-// describe asks the relay how far it is, so that it is known when what it has now
-// has come.
-func (c *Client) describe(ctx context.Context, conn *grpc.ClientConn) error {
+// describe asks the relay how far it is. Any goroutine.
+func (c *Client) describe(ctx context.Context, conn *grpc.ClientConn) (*relayv1.DescribeResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.SilenceTimeout)
 	defer cancel()
-	resp, err := relayv1.NewRelayServiceClient(conn).Describe(ctx, &relayv1.DescribeRequest{Engine: c.cfg.Engine})
-	if err != nil {
-		return err
-	}
+	return relayv1.NewRelayServiceClient(conn).Describe(ctx, &relayv1.DescribeRequest{Engine: c.cfg.Engine})
+}
+
+// aim notes how far the relay is, so that it is known when what it has now has come.
+func (c *Client) aim(resp *relayv1.DescribeResponse) {
 	for _, d := range c.served(resp).GetRanks() {
 		r := c.ranks[d.GetRank()]
-		if r == nil {
+		if r == nil || !r.catching {
 			continue
 		}
 		r.target = target{known: true, any: d.GetAny(), epoch: d.GetEpoch(), seq: d.GetSequence()}
@@ -39,7 +39,6 @@ func (c *Client) describe(ctx context.Context, conn *grpc.ClientConn) error {
 			r.mismatch = size
 		}
 	}
-	return nil
 }
 
 // served returns the engine that Subscribe is about: the one that was asked for, or

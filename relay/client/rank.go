@@ -39,7 +39,8 @@ type rank struct {
 	relay    relayStanding
 
 	// catching: more may be on its way that was there before the stream. It ends
-	// when target is reached, or where none is known once the stream is quiet.
+	// when target is reached, or, where the server cannot be asked for one, once the
+	// stream is quiet.
 	catching bool
 	target   target
 	content  bool      // something came on this stream
@@ -99,10 +100,11 @@ func (r *rank) caughtUp(now time.Time) (bool, time.Time) {
 		return true, time.Time{}
 	case r.snap != nil:
 		return false, time.Time{} // its end asks
-	case r.target.known && !r.target.any && !r.has:
-		return true, time.Time{}
-	case r.target.known && r.target.any && (!r.has || r.epoch == r.target.epoch):
-		return r.has && r.seq >= r.target.seq, time.Time{} // the next batch asks
+	case r.target.known: // the next batch asks, or the next target
+		if !r.target.any {
+			return !r.has, time.Time{}
+		}
+		return r.has && r.epoch == r.target.epoch && r.seq >= r.target.seq, time.Time{}
 	}
 	var end time.Time
 	if !r.content {

@@ -66,9 +66,11 @@ func (c *Client) open(ctx context.Context, conn *grpc.ClientConn) (*feed, error)
 	var method string
 	var req proto.Message
 	if c.contract == ContractOwn {
-		if err := c.describe(ctx, conn); err != nil {
+		resp, err := c.describe(ctx, conn)
+		if err != nil {
 			return nil, err
 		}
+		c.aim(resp)
 		method, req = relayv1.RelayService_Subscribe_FullMethodName, c.ownRequest()
 		f.next = func() (func(time.Time) error, error) {
 			m := new(relayv1.SubscribeResponse)
@@ -146,6 +148,9 @@ func (c *Client) receive(ctx context.Context, cancel func(), conn *grpc.ClientCo
 			}
 		case alive := <-w.answers:
 			w.answered(alive)
+			timer.Reset(w.next())
+		case resp := <-w.described:
+			w.aimed(resp)
 			timer.Reset(w.next())
 		case <-timer.C:
 			if err := w.look(ctx); err != nil {

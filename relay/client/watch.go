@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
+
+	relayv1 "kindex/proto/kindex/relay/v1"
 )
 
 // watch looks whether a stream's link is alive. Where nothing comes it asks for
@@ -26,12 +28,24 @@ type watch struct {
 	life    time.Time // last sign of life
 	asked   time.Time // when the server's health was asked for last
 	asking  bool
-	proven  bool // an answer came on this stream
+	proven  bool      // an answer came on this stream
 	answers chan bool // whether it was a sign of life
+
+	// How far a relay of ours is, asked for again while a rank is catching up.
+	aim       time.Time // when it was asked for last
+	aiming    bool
+	described chan *relayv1.DescribeResponse // nil: it did not say
 }
 
+// aimPeriod is the pause between two questions how far the relay is. Chosen, not
+// measured.
+const aimPeriod = 100 * time.Millisecond
+
 func newWatch(c *Client, conn *grpc.ClientConn) *watch {
-	return &watch{c: c, conn: conn, life: c.now(), answers: make(chan bool, 1)}
+	return &watch{
+		c: c, conn: conn, life: c.now(), aim: c.now(),
+		answers: make(chan bool, 1), described: make(chan *relayv1.DescribeResponse, 1),
+	}
 }
 
 // patience is how long nothing may come before the server is asked.
@@ -48,9 +62,7 @@ func (w *watch) next() time.Duration {
 		at = earlier(at, ask.Add(w.patience()))
 	}
 	if w.c.st.Connected {
-		for _, r := range w.c.ranks {
-			at = earlier(at, r.settle(w.c.now()))
-		}
+		at = earlier(at, w.settle(w.c.now()))
 	}
 	return max(at.Sub(w.c.now()), 0)
 }
@@ -81,21 +93,45 @@ func (w *watch) look(ctx context.Context) error {
 	if w.proven && !w.c.st.Connected {
 		w.c.connected()
 	}
-	if w.c.st.Connected {
-		w.settle(now)
+	if w.c.st.Connected && !w.settle(now).IsZero() && w.c.contract == ContractOwn && !w.aiming && now.Sub(w.aim) >= aimPeriod {
+		w.aiming, w.aim = true, now
+		go func() {
+			resp, _ := w.c.describe(ctx, w.conn) // it is asked again
+			w.described <- resp
+		}()
 	}
 	return nil
 }
 
-// settle ends catching up where it is time.
-func (w *watch) settle(now time.Time) {
+// settle ends catching up where it is time. It returns when to look again, zero for
+// not before something comes.
+func (w *watch) settle(now time.Time) (again time.Time) {
 	for _, r := range w.c.ranks {
-		if was := r.told; r.catching {
-			r.settle(now)
-			if r.told != was {
-				w.c.publish(r)
-			}
+		if !r.catching {
+			continue
 		}
+		was := r.told
+		at := r.settle(now)
+		if r.told != was {
+			w.c.publish(r)
+		}
+		if r.catching && w.c.contract == ContractOwn && !w.aiming {
+			at = earlier(w.aim.Add(aimPeriod), at)
+		}
+		if again.IsZero() {
+			again = at
+		} else {
+			again = earlier(again, at)
+		}
+	}
+	return again
+}
+
+// aimed takes how far the relay is.
+func (w *watch) aimed(resp *relayv1.DescribeResponse) {
+	w.aiming = false
+	if resp != nil {
+		w.c.aim(resp)
 	}
 }
 
@@ -120,5 +156,8 @@ func alive(err error) bool {
 func (w *watch) wait() {
 	if w.asking {
 		<-w.answers
+	}
+	if w.aiming {
+		<-w.described
 	}
 }
