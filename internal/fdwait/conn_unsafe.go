@@ -4,6 +4,7 @@ package fdwait
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -145,4 +146,46 @@ func call(trap, fd uintptr, b []byte) (int, syscall.Errno) {
 		}
 		return int(n), 0
 	}
+}
+
+// Raw is the descriptor of a connection.
+type Raw struct{ raw syscall.RawConn }
+
+// RawOf returns c's.
+func RawOf(c net.Conn) (Raw, error) {
+	sys, ok := c.(syscall.Conn)
+	if !ok {
+		return Raw{}, fmt.Errorf("a connection of type %T has no descriptor", c)
+	}
+	raw, err := sys.SyscallConn()
+	return Raw{raw}, err
+}
+
+// Wait calls ready with the descriptor, and again each time there is more to read,
+// until it returns true or the connection's read deadline has passed or it was
+// closed.
+func (r Raw) Wait(ready func(fd uintptr) bool) error { return r.raw.Read(ready) }
+
+// Now calls fn with the descriptor, which is open meanwhile, also while somebody
+// waits.
+func (r Raw) Now(fn func(fd uintptr)) error { return r.raw.Control(fn) }
+
+// ErrNothing is what [Read] returns where there is nothing to read now.
+var ErrNothing = errors.New("nothing to read")
+
+// Read reads once from a non-blocking descriptor. The caller keeps fd open, as
+// within the functions that [syscall.RawConn] calls.
+//
+// Errors: [ErrNothing], [io.EOF] where b has room, those of the system.
+func Read(fd uintptr, b []byte) (int, error) {
+	n, errno := call(unix.SYS_READ, fd, b)
+	switch {
+	case errno == unix.EAGAIN:
+		return 0, ErrNothing
+	case errno != 0:
+		return 0, os.NewSyscallError("read", errno)
+	case n == 0 && len(b) > 0:
+		return 0, io.EOF
+	}
+	return n, nil
 }

@@ -8,7 +8,7 @@ import "errors"
 
 // ErrNoSockets refuses a stream that the process has no sockets or descriptors
 // left for. Others may end and make room.
-var ErrNoSockets = errors.New("no room for the stream's sockets: each stream takes 6 descriptors, 9 while it replays (see ulimit -n)")
+var ErrNoSockets = errors.New("no room for the stream's sockets: each stream takes up to 6 descriptors, 9 while it replays (see ulimit -n)")
 
 // Source is a way that streams reach this process: ZMQ sockets of the engines, a
 // relay. One source serves any number of streams.

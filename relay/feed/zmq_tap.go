@@ -19,7 +19,10 @@ import (
 // zmqTap is one stream's sockets: a SUB for live messages, the PAIR that tells
 // of its connection, and while a replay is under way a DEALER.
 //
-// Three goroutines serve it: one waits for each of the first two sockets, one
+// Where the engine binds and we connect, which is the rule, zmtp_tap.go reads the
+// live socket without libzmq: one goroutine connects, waits and hands on.
+//
+// Else three goroutines serve it: one waits for each of the first two sockets, one
 // looks after the address. Whoever is woken pumps them both under mu, in one
 // order, so that a reconnect is always told before what came through it.
 type zmqTap struct {
@@ -45,6 +48,8 @@ type zmqTap struct {
 	ever    bool   // connected at least once
 	wake    time.Time
 	asking  *zmqReplay
+	link    *link       // nil: none, or libzmq has it
+	look    *time.Timer // for wake; nil: libzmq's socket wakes
 	msgs    []Message
 	changes []change
 }
@@ -72,16 +77,48 @@ func (z *ZMQ) Open(cfg *Config, s *Stream) (Tap, error) {
 			return nil, err
 		}
 	}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	if !t.live.bind {
+		t.look = time.AfterFunc(time.Hour, t.lookAgain)
+		t.look.Stop()
+		t.wg.Add(1)
+		go t.connect()
+		return t, nil
+	}
+	if err := t.open(); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// open has libzmq serve the live socket.
+func (t *zmqTap) open() error {
 	if err := t.sockets(); err != nil {
 		t.closeSockets()
-		return nil, fmt.Errorf("%w: %w", ErrNoSockets, err)
+		return fmt.Errorf("%w: %w", ErrNoSockets, err)
 	}
-	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.wg.Add(3)
 	go t.serve(t.subWait)
 	go t.serve(t.monWait)
 	go t.keepAddress()
-	return t, nil
+	return nil
+}
+
+// fallBack has libzmq talk to a peer that is too old for us. It returns false where
+// there is no room for its sockets.
+func (t *zmqTap) fallBack() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return true
+	}
+	err := t.open()
+	if err != nil {
+		now := time.Now()
+		t.s.Disconnected(err.Error(), now)
+		t.next(now)
+	}
+	return err == nil
 }
 
 func (t *zmqTap) sockets() (err error) {
@@ -114,7 +151,15 @@ func (t *zmqTap) Close() {
 	t.closed = true
 	t.cancel()
 	for _, w := range []*fdwait.Waiter{t.subWait, t.monWait} {
-		interrupt(w)
+		if w != nil {
+			interrupt(w)
+		}
+	}
+	if t.look != nil {
+		t.look.Stop()
+	}
+	if t.link != nil {
+		_ = t.link.conn.SetReadDeadline(time.Unix(1, 0)) // ends its wait
 	}
 	t.dropReplay()
 	t.mu.Unlock()
@@ -198,13 +243,41 @@ func (t *zmqTap) next(now time.Time) {
 	}
 	if !wake.Equal(t.wake) {
 		t.wake = wake
-		_ = t.subWait.Deadline(wake)
+		t.deadline(wake)
 	}
+}
+
+// deadline has the tap look again at the time at; zero: not before something comes.
+// mu is held.
+func (t *zmqTap) deadline(at time.Time) {
+	switch {
+	case t.subWait != nil:
+		_ = t.subWait.Deadline(at)
+	case at.IsZero():
+		t.look.Stop()
+	default:
+		t.look.Reset(max(time.Until(at), 0))
+	}
+}
+
+// lookAgain does what the stream wants at its wake time.
+func (t *zmqTap) lookAgain() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || t.subWait != nil {
+		return
+	}
+	t.wake = time.Time{}
+	t.next(time.Now())
 }
 
 // monitor tells the stream what became of the connection. err is what receiving
 // from it met. mu is held.
 func (t *zmqTap) monitor(err error, now time.Time) {
+	if t.mon == nil {
+		t.drainLink()
+		return
+	}
 	t.changes = t.changes[:0]
 	if err != nil {
 		t.changes = append(t.changes, change{why: fmt.Sprintf("receiving: %v", err)})
