@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: the command. After: summary.go.
+
+package openloop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"sync"
+	"time"
+
+	"kindex/harness/trial"
+	"kindex/numa"
+)
+
+const (
+	// defaultBlock is the block size where nobody says one, in tokens.
+	defaultBlock = 16
+	// inOrder bounds how long the next request waits for the one before to be with the
+	// kernel, so that those due at one instant arrive in their order.
+	inOrder = 2 * time.Millisecond
+)
+
+// Result is all that a replay saw.
+type Result struct {
+	Summary *Summary
+	Records []Record
+	Samples []Sample
+}
+
+// Run replays. It ends early, with what there is, when ctx does.
+//
+// Errors: of options, files, and an endpoint or a fleet that cannot be begun with; what
+// goes wrong later is counted.
+func Run(ctx context.Context, o *Options, stderr io.Writer) (*Result, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	trace, err := ReadTrace(o.Trace, o.Rows, o.Seed)
+	if err != nil {
+		return nil, err
+	}
+	r := &replay{o: o, trace: trace, due: schedule(trace.Rows, o.Speedup)}
+	if o.For > 0 {
+		r.cut(o.For)
+	}
+	r.recs = newRecords(trace.Rows, r.due)
+	if err := r.open(ctx); err != nil {
+		return nil, err
+	}
+	defer r.close()
+	r.foresee()
+	r.play(ctx, stderr)
+	return r.result(ctx), nil
+}
+
+// replay is one run's state.
+type replay struct {
+	o      *Options
+	trace  *Trace
+	due    []time.Duration
+	recs   []Record
+	bodies *bodies
+	client *client
+	fleet  *fleet // nil: without an oracle
+	notes  []string
+
+	workers         []Worker
+	block, capacity int // tokens
+	machine         trial.Machine
+	model           string
+	wall            time.Duration
+	cpu             time.Duration
+	sent, dropped   int
+	most            int // requests in flight, seen
+	missing         int
+	interrupted     bool
+	inFlightSamples []Sample
+	progress        *progress
+	requests        sync.WaitGroup
+	writes          chan struct{}
+	slow            bool          // the last write took longer than inOrder
+	slowAt          time.Duration // due time of that
+}
+
+// cut leaves out rows that are due too late.
+func (r *replay) cut(limit time.Duration) {
+	for i, at := range r.due {
+		if at > limit {
+			r.due, r.trace.Rows = r.due[:i], r.trace.Rows[:i]
+			return
+		}
+	}
+}
+
+// open asks the endpoint and the fleet what they are.
+func (r *replay) open(ctx context.Context) error {
+	r.machine = trial.ThisMachine()
+	r.client = newClient(r.o, "")
+	var err error
+	if r.model = r.o.Model; r.model == "" {
+		if r.model, err = r.client.firstModel(ctx, r.o.URL); err != nil {
+			r.client.close()
+			return err
+		}
+	}
+	if r.bodies, err = newBodies(r.o, r.model); err != nil {
+		return err
+	}
+	r.client.url = r.o.URL + r.bodies.path()
+	r.block, r.capacity = r.o.BlockSize, r.o.Capacity
+	if r.o.Oracle != "" {
+		r.fleet = newFleet(r.o.Oracle)
+		if r.workers, err = r.fleet.begin(ctx, r.o.Reset); err != nil {
+			r.close()
+			return err
+		}
+		all := 0
+		for i := range r.workers {
+			w := &r.workers[i]
+			all += w.Blocks * w.BlockSize * max(w.Ranks, 1)
+		}
+		if r.block == 0 {
+			r.block = r.workers[0].BlockSize
+		}
+		if r.capacity == 0 {
+			r.capacity = all
+		}
+	}
+	if r.block <= 0 {
+		r.block = defaultBlock
+	}
+	return nil
+}
+
+func (r *replay) close() {
+	r.client.close()
+	if r.fleet != nil {
+		r.fleet.close()
+	}
+}
+
+// foresee computes what depends on the trace alone.
+func (r *replay) foresee() {
+	endless := cache{block: r.block}
+	bounded := cache{block: r.block, capacity: r.capacity}
+	for i := range r.trace.Rows {
+		row := &r.trace.Rows[i]
+		r.recs[i].Reuse = endless.see(&r.bodies.prompts, row, 0)
+		r.recs[i].Model = unknown
+		if r.capacity > 0 {
+			r.recs[i].Model = bounded.see(&r.bodies.prompts, row, r.bodies.output(row))
+		}
+	}
+}
+
+// id is what a request is known by. It is the same in every replay of a row, so that
+// two replays differ in nothing that a gateway could go by.
+func (r *replay) id(i int) string {
+	return "replay-" + strconv.FormatUint(r.o.Seed, 10) + "-" + strconv.Itoa(r.trace.Rows[i].N)
+}
+
+// play sends all requests and waits for their answers.
+func (r *replay) play(ctx context.Context, stderr io.Writer) {
+	r.progress = newProgress(stderr)
+	r.writes = make(chan struct{}, 1)
+	began, cpu := time.Now(), numa.ProcessCPU()
+	r.client.began = began
+	watching, stop := context.WithCancel(ctx)
+	var watchers sync.WaitGroup
+	if r.fleet != nil {
+		watchers.Go(func() { r.fleet.watch(watching, r.client.since) })
+	}
+	watchers.Go(func() { r.watch(watching) })
+	r.sent = pace(ctx, began, r.due, func(i int) { r.one(ctx, i) })
+	r.requests.Wait()
+	r.wall = time.Since(began)
+	r.cpu = time.Duration(numa.ProcessCPU() - cpu)
+	r.interrupted = ctx.Err() != nil
+	stop()
+	watchers.Wait()
+}
+
+// one sends a request that is due.
+func (r *replay) one(ctx context.Context, i int) {
+	rec := &r.recs[i]
+	if int(r.client.inFlight.Load()) >= r.o.InFlight {
+		rec.Error = errDropped
+		rec.done.Store(true)
+		r.dropped++
+		return
+	}
+	row := &r.trace.Rows[i]
+	r.most = max(r.most, int(r.client.inFlight.Load())+1)
+	b := r.bodies.of(row)
+	r.client.tokens.Add(int64(max(row.Input, 1)))
+	written := make(chan struct{})
+	var once sync.Once
+	wrote := func() { once.Do(func() { close(written) }) }
+	r.client.inFlight.Add(1)
+	r.requests.Go(func() {
+		defer wrote()
+		defer r.client.inFlight.Add(-1)
+		r.client.send(ctx, rec, r.id(i), b, wrote)
+	})
+	r.order(i, written)
+}
+
+// order waits a moment for a request to be with the kernel if the next one is due at
+// the same instant; not behind one that took too long.
+func (r *replay) order(i int, written <-chan struct{}) {
+	next := i + 1
+	if next >= len(r.due) || r.due[next]-r.due[i] > inOrder || r.slow && r.slowAt == r.due[i] {
+		return
+	}
+	timer := time.NewTimer(inOrder)
+	defer timer.Stop()
+	select {
+	case <-written:
+		r.slow = false
+	case <-timer.C:
+		r.slow, r.slowAt = true, r.due[i]
+	}
+}
+
+// watch notes once a second what is on the way, and says it.
+func (r *replay) watch(ctx context.Context) {
+	tick := time.NewTicker(fleetEvery / 2)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		c := r.client
+		done, flying, waiting := int(c.done.Load()), int(c.inFlight.Load()), int(c.waiting.Load())
+		if n%2 == 0 {
+			r.inFlightSamples = append(r.inFlightSamples, Sample{c.since(), Worker{Name: clientName, Requests: done + flying, Running: flying - waiting, Waiting: waiting}})
+		}
+		r.progress.sayf("%s of %s: %d of %d requests done, %d in flight, %d errors, ITL p50 %.1f ms, %.0f prompt tokens/s",
+			c.since().Round(time.Second), r.last(), done, len(r.due), flying, c.failed.Load(), ms(c.gaps.quantile(0.5)), float64(c.tokens.Load())/max(c.since().Seconds(), 0.001))
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			r.progress.end()
+			return
+		}
+	}
+}
+
+// last is when the last request is due, for people.
+func (r *replay) last() string {
+	if len(r.due) == 0 {
+		return "0s"
+	}
+	at := r.due[len(r.due)-1]
+	if at == math.MaxInt64 {
+		return "never"
+	}
+	return at.Round(time.Second).String()
+}
+
+// result joins and sums up. Joining may go on for a moment after ctx ended.
+func (r *replay) result(ctx context.Context) *Result {
+	if r.fleet != nil {
+		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTime)
+		r.fleet.look(asking, r.wall)
+		cancel()
+		var err error
+		if r.missing, err = r.fleet.settle(context.WithoutCancel(ctx), r.recs, r.id); err == nil && r.fleet.failures > 0 {
+			err = r.fleet.failure
+		}
+		if err != nil && !errors.Is(err, context.Canceled) {
+			r.notes = append(r.notes, fmt.Sprintf("the fleet did not answer %d times, the last time: %v", max(r.fleet.failures, 1), err))
+		}
+		if r.missing > 0 {
+			r.notes = append(r.notes, fmt.Sprintf("the fleet says nothing of %d answered requests", r.missing))
+		}
+		if r.fleet.lost > 0 {
+			r.notes = append(r.notes, fmt.Sprintf("%d requests fell out of the fleet's log unread", r.fleet.lost))
+		}
+	}
+	out := &Result{Records: r.recs, Samples: r.inFlightSamples}
+	if r.fleet != nil {
+		out.Samples = append(out.Samples, r.fleet.samples...)
+	}
+	out.Summary = r.summary()
+	return out
+}

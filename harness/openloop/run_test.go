@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openloop
+
+import (
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func replayed(t *testing.T, o *Options) *Result {
+	t.Helper()
+	r, err := Run(t.Context(), o, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestReplay holds what a replay says against what the endpoint saw.
+func TestReplay(t *testing.T) {
+	for _, kind := range Prompts {
+		t.Run(kind, func(t *testing.T) {
+			f := newFake(t)
+			o := f.options()
+			o.Prompt = kind
+			o.Out = filepath.Join(t.TempDir(), "a", "b")
+			r := replayed(t, o)
+			s := r.Summary
+			if s.Requests.OK != 40 || s.Requests.Failed != 0 || len(s.Errors) != 0 || s.Finish["length"] != 40 || !s.Valid {
+				t.Fatalf("%+v, %v, %v, %v", s.Requests, s.Errors, s.Finish, s.Invalid)
+			}
+			trace, err := ReadTrace(Generated, o.Rows, o.Seed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantPrompt, wantOutput := 0, 0
+			for i := range trace.Rows {
+				wantPrompt += trace.Rows[i].Input
+				wantOutput += min(trace.Rows[i].Output, 5)
+				if got := f.asked[slices.Index(f.order, "replay-3-"+known(i))]; got != trace.Rows[i].Input {
+					t.Errorf("row %d: %d tokens, want %d", i, got, trace.Rows[i].Input)
+				}
+			}
+			if s.Tokens.Prompt != wantPrompt || s.Tokens.Asked != wantPrompt || s.Tokens.Output != wantOutput || s.Tokens.OutputPieces != wantOutput {
+				t.Errorf("%+v, want %d prompt tokens and %d of answers", s.Tokens, wantPrompt, wantOutput)
+			}
+			// The fake caches at once and for ever, and requests came in order: it is the endless cache.
+			if s.Cache.Cached != s.Oracle.Trace || s.Cache.Cached == 0 || s.Cache.Source != "usage" || s.Cache.Differs != 0 {
+				t.Errorf("cached %+v, the trace's reuse %d", s.Cache, s.Oracle.Trace)
+			}
+			if s.Oracle.Fleet == nil || *s.Oracle.Fleet != s.Cache.Cached+40*16 || s.Oracle.FleetN != 40 || s.Oracle.BlockSize != fakeBlock || s.Oracle.Capacity != 2*100_000*fakeBlock {
+				t.Errorf("oracle %+v", s.Oracle)
+			}
+			if b := s.Balance; b == nil || len(b.Workers) != 2 || b.Workers[0].Requests != 20 || b.Requests != 1 {
+				t.Errorf("balance %+v", b)
+			}
+			if s.TTFT.N != 40 || s.ITL.N != wantOutput-40 || s.TTFT.P50 <= 0 || s.TTFT.P99 < s.TTFT.P50 {
+				t.Errorf("TTFT %+v, ITL %+v", s.TTFT, s.ITL)
+			}
+			if err := r.WriteDir(o.Out); err != nil {
+				t.Fatal(err)
+			}
+			checkFiles(t, o.Out, s)
+		})
+	}
+}
+
+func checkFiles(t *testing.T, dir string, s *Summary) {
+	t.Helper()
+	read := func(name string) string {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	var again Summary
+	if err := json.Unmarshal([]byte(read(fileSummary)), &again); err != nil || again.Cache.Cached != s.Cache.Cached {
+		t.Errorf("%s: %v, %+v", fileSummary, err, again.Cache)
+	}
+	rows, err := csv.NewReader(strings.NewReader(read(fileRequests))).ReadAll()
+	if err != nil || len(rows) != 41 || len(rows[0]) != len(rows[1]) || rows[1][slices.Index(rows[0], "worker")] == "" {
+		t.Errorf("%s: %v, %d rows", fileRequests, err, len(rows))
+	}
+	if rows, err = csv.NewReader(strings.NewReader(read(fileFleet))).ReadAll(); err != nil || len(rows) < 4 {
+		t.Errorf("%s: %v, %v", fileFleet, err, rows)
+	}
+	report := read(fileReport)
+	for _, want := range []string{"TTFT", "Goodput", "fleet's oracle", "trace's reuse", "Balance over 2 workers", "ttft.svg"} {
+		if !strings.Contains(report, want) {
+			t.Errorf("%s does not tell %q:\n%s", fileReport, want, report)
+		}
+	}
+	if svg := read("ttft.svg"); !strings.Contains(svg, "<svg") {
+		t.Errorf("no plot: %.100s", svg)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "*.part")); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestTwice: what depends on the trace, the seed and the fleet's size is equal in every
+// replay, whatever arrived first and whoever served it.
+func TestTwice(t *testing.T) {
+	f := newFake(t)
+	a, b := replayed(t, f.options()), replayed(t, f.options())
+	x, y := &a.Summary.Oracle, &b.Summary.Oracle
+	if x.Trace != y.Trace || x.Prompt != y.Prompt || *x.Model != *y.Model || *x.Model == 0 {
+		t.Errorf("%+v, then %+v", x, y)
+	}
+	for i := range a.Records {
+		x, y := &a.Records[i], &b.Records[i]
+		if x.Row != y.Row || x.Prompt != y.Prompt || x.Completion != y.Completion || x.Reuse != y.Reuse || x.Model != y.Model {
+			t.Errorf("row %d: %+v, then %+v", i, x, y)
+		}
+	}
+}
+
+// TestGatewayIDs joins through the answer's id where the gateway makes its own.
+func TestGatewayIDs(t *testing.T) {
+	f := newFake(t)
+	f.ids = true
+	s := replayed(t, f.options()).Summary
+	if s.Oracle.FleetN != 40 || len(s.Notes) != 0 {
+		t.Errorf("joined %d of 40: %v", s.Oracle.FleetN, s.Notes)
+	}
+}
+
+// TestPredicted compares a gateway's header with what was cached.
+func TestPredicted(t *testing.T) {
+	f := newFake(t)
+	f.header.Set(headerPredicted, "512")
+	f.header.Set("X-Kindex-Worker", "here")
+	o := f.options()
+	o.Oracle, o.Reset = "", false
+	r := replayed(t, o)
+	over, equal, under, abs := 0, 0, 0, 0
+	for i := range r.Records {
+		d := 512 - r.Records[i].Cached
+		switch {
+		case d > 0:
+			over++
+		case d < 0:
+			under++
+		default:
+			equal++
+		}
+		abs += max(d, -d)
+	}
+	p := r.Summary.Predicted
+	if p == nil || p.N != 40 || p.Over != over || p.Under != under || p.Equal != equal || p.MeanAbs != float64(abs)/40 {
+		t.Errorf("%+v, want %d over, %d equal, %d under, %d in all", p, over, equal, under, abs)
+	}
+	if b := r.Summary.Balance; b == nil || len(b.Workers) != 1 || b.Workers[0].Name != "here" {
+		t.Errorf("balance %+v", b)
+	}
+}
+
+// TestErrors counts each kind.
+func TestErrors(t *testing.T) {
+	f := newFake(t)
+	begin := "data: {\"id\":\"q\",\"choices\":[{\"index\":0,\"text\":\"x\",\"finish_reason\":null}]}\n\n"
+	event := func(w http.ResponseWriter, s string) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, s)
+	}
+	f.fail = func(n int, w http.ResponseWriter) bool {
+		switch n % 10 {
+		case 0:
+			http.Error(w, "busy", http.StatusServiceUnavailable)
+		case 1:
+			http.Error(w, "slow", http.StatusTooManyRequests)
+		case 2: // the connection breaks within the answer
+			event(w, begin)
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		case 3: // the answer ends early
+			event(w, begin)
+		case 4:
+			event(w, begin+"data: {\"error\":{\"message\":\"no\",\"code\":507}}\n\n")
+		case 5:
+			event(w, begin+"data: {{\n\n")
+		case 6:
+			_, _ = io.WriteString(w, `{"choices":[]}`)
+		case 7:
+			panic(http.ErrAbortHandler)
+		default:
+			return false
+		}
+		return true
+	}
+	s := replayed(t, f.options()).Summary
+	want := map[string]int{"status 503": 4, "status 429": 4, errCut: 12, "error 507": 4, errProtocol: 8}
+	for kind, n := range want {
+		if s.Errors[kind] != n {
+			t.Errorf("%s: %d, want %d", kind, s.Errors[kind], n)
+		}
+	}
+	if len(s.Errors) != len(want) || s.Requests.Failed != 32 || s.Requests.OK != 8 {
+		t.Errorf("%v, %+v", s.Errors, s.Requests)
+	}
+	f.fail = nil
+	o := f.options()
+	o.Model, o.Oracle, o.Reset = "m", "", false
+	f.Close()
+	if s := replayed(t, o).Summary; s.Errors[errConnect] != 40 {
+		t.Errorf("nobody listens: %v", s.Errors)
+	}
+}
+
+// TestOpenLoop: requests go out in time while none is answered; past the bound they
+// are dropped and told of; one that takes too long ends.
+func TestOpenLoop(t *testing.T) {
+	f := newFake(t)
+	free := make(chan struct{})
+	f.hold = func(int) { <-free }
+	o := f.options()
+	o.InFlight, o.Timeout = 25, time.Second
+	done := make(chan *Result)
+	go func() { r, _ := Run(context.Background(), o, nil); done <- r }()
+	r := <-done
+	close(free)
+	s := r.Summary
+	if s.Requests.Sent != 25 || s.Requests.Dropped != 15 || s.Errors[errDropped] != 15 || s.Errors[errTimeout] != 25 || s.Valid || s.Client.Flying != 25 {
+		t.Errorf("%+v, %v, valid %v, %d in flight", s.Requests, s.Errors, s.Valid, s.Client.Flying)
+	}
+}
+
+// TestInterrupted ends with what there is.
+func TestInterrupted(t *testing.T) {
+	f := newFake(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	free := make(chan struct{})
+	f.hold = func(n int) {
+		if n == 9 {
+			cancel()
+		}
+		if n > 5 {
+			<-free
+		}
+	}
+	o := f.options()
+	o.Speedup = 2 // some seconds for all
+	r, err := Run(ctx, o, nil)
+	close(free)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := r.Summary
+	if !s.Interrupted || s.Requests.OK == 0 || s.Requests.Cut == 0 || s.Requests.NotSent == 0 || s.Requests.OK+s.Requests.Cut+s.Requests.NotSent != 40 || len(s.Errors) != 0 {
+		t.Errorf("%+v, %v", s.Requests, s.Errors)
+	}
+	if err := r.WriteDir(t.TempDir()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestProxy: requests go to the engines in turn, and answers come back as they come.
+func TestProxy(t *testing.T) {
+	a, b := newFake(t), newFake(t)
+	p, err := OpenProxy("127.0.0.1:0", []string{a.URL, strings.TrimPrefix(b.URL, "http://")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	o := a.options()
+	o.URL, o.Oracle, o.Reset, o.Model = "http://"+p.Addr, "", false, "m"
+	s := replayed(t, o).Summary
+	if s.Requests.OK != 40 || a.seen != 20 || b.seen != 20 {
+		t.Errorf("%+v, %d and %d, %v", s.Requests, a.seen, b.seen, s.Errors)
+	}
+	if _, err := OpenProxy("127.0.0.1:0", nil); err == nil || !strings.Contains(err.Error(), "--upstream") {
+		t.Errorf("no upstream: %v", err)
+	}
+}
