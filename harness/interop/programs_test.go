@@ -48,7 +48,7 @@ func startMock(t *testing.T, name, kind string, args ...string) *mockEngine {
 	t.Helper()
 	args = append([]string{
 		program("mockworker"), "--engine", kind, "--pub", "tcp://127.0.0.1:0", "--replay", "tcp://127.0.0.1:0",
-		"--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+		"--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--pass", "0s",
 	}, args...)
 	m := &mockEngine{process: start(t, name, nil, args...)}
 	eventually(t, 20*time.Second, name+" to be ready", func() (bool, string) {

@@ -24,7 +24,6 @@ type Cache struct {
 	pool   *pool
 	told   map[digest]*entry // what was told of each cached block
 	events []kv.Event
-	wants  int // blocks that running sequences may yet take
 }
 
 // entry is what a cached block is, beyond its name.
@@ -56,88 +55,86 @@ func newCache(n, size int, hash *chain, unique bool) *Cache {
 // sequence is a request's share of the cache.
 type sequence struct {
 	tokens []uint32 // prompt, then what was generated
-	salt   string
-	limit  int // tokens it may grow to
+	of     space
 
-	names  []digest   // of its whole blocks, as far as they were computed
-	places []Position // of the same
-	blocks []int32    // physical, in order
-	cached int        // blocks found cached when it was admitted
-	named  int        // blocks named so far
-	wants  int        // blocks it may yet take
+	names    []digest // of its whole blocks, as far as they were needed
+	blocks   []int32  // physical, in order
+	named    int      // blocks that the cache knows by name, from the first
+	computed int      // tokens whose values are in the blocks
 }
 
 // name computes the names of s's whole blocks among its first n tokens.
 func (c *Cache) name(s *sequence, n int) {
-	seed := kv.ContentSeed("", s.salt)
-	for i := len(s.names); i < n/c.size; i++ {
-		var above *digest
-		place := Root(seed)
-		if i > 0 {
-			above, place = &s.names[i-1], s.places[i-1]
-		}
-		tokens := s.tokens[i*c.size : (i+1)*c.size]
-		s.names = append(s.names, c.hash.next(above, tokens, s.salt))
-		s.places = append(s.places, place.Below(kv.HashBlock(seed, tokens, nil)))
-	}
+	s.names = c.hash.extend(s.names, s.tokens[:n], c.size, s.of)
 }
 
-// held returns how many leading blocks of a prompt are cached.
-func (c *Cache) held(tokens []uint32, salt string) int {
-	s := sequence{tokens: tokens, salt: salt}
-	c.name(&s, len(tokens))
-	for i := range s.names {
-		if _, ok := c.pool.find(s.names[i]); !ok {
+// held returns how many of the leading blocks are cached.
+func (c *Cache) held(names []digest) int {
+	for i := range names {
+		if _, ok := c.pool.find(names[i]); !ok {
 			return i
 		}
 	}
-	return len(s.names)
+	return len(names)
 }
 
 // usable returns how many of n leading cached blocks an engine uses for a prompt:
 // its last token is always computed, and with it the block it lies in.
 func (c *Cache) usable(held int, tokens int) int { return min(held, max(tokens-1, 0)/c.size) }
 
-// admit begins a sequence: what is cached of its prompt is used, blocks for the
-// rest are taken, and its whole blocks are cached. It reports false, and changes
-// nothing, unless all that the sequence may come to need is free.
-func (c *Cache) admit(s *sequence) bool {
+// hits returns how many leading blocks of a sequence that has none yet it would
+// find cached and use.
+func (c *Cache) hits(s *sequence) int {
 	c.name(s, len(s.tokens))
-	hits := c.usable(c.held(s.tokens, s.salt), len(s.tokens))
-	idle := 0 // hits that stand in the free queue
+	most := c.usable(len(s.names), len(s.tokens))
+	return c.held(s.names[:most])
+}
+
+// price returns how many free blocks it takes for a sequence that has none yet to
+// hold n tokens: the new ones, and those of the hits that nobody uses now.
+func (c *Cache) price(s *sequence, hits, n int) int {
+	p := c.span(n) - hits
 	for _, d := range s.names[:hits] {
 		if i, _ := c.pool.find(d); c.pool.blocks[i].refs == 0 {
-			idle++
+			p++
 		}
 	}
-	all := (s.limit + c.size - 1) / c.size
-	if all-hits > c.pool.free-idle-c.wants {
-		return false
-	}
+	return p
+}
+
+// span returns how many blocks n tokens lie in.
+func (c *Cache) span(n int) int { return (n + c.size - 1) / c.size }
+
+// adopt gives a sequence that has none yet the blocks that it hits.
+func (c *Cache) adopt(s *sequence, hits int) {
 	for _, d := range s.names[:hits] {
 		i, _ := c.pool.find(d)
 		c.pool.use(i)
 		s.blocks = append(s.blocks, i)
 	}
-	s.cached, s.named = hits, hits
-	s.wants = all - hits
-	c.wants += s.wants
-	c.cover(s, len(s.tokens))
-	return true
+	s.named, s.computed = hits, hits*c.size
 }
 
-// cover takes blocks for s's first n tokens and caches those that are whole: one
-// removal for each block that lost its name to them, then one store.
-func (c *Cache) cover(s *sequence, n int) {
+// room takes blocks until s can hold n tokens, and reports whether there are that
+// many; if not nothing changes. Each name that is lost to it is told as a removal.
+func (c *Cache) room(s *sequence, n int) bool {
+	if c.span(n)-len(s.blocks) > c.pool.free {
+		return false
+	}
 	for len(s.blocks)*c.size < n {
 		i, evicted, was := c.pool.take()
 		if was {
 			c.removed(evicted)
 		}
 		s.blocks = append(s.blocks, i)
-		s.wants--
-		c.wants--
 	}
+	return true
+}
+
+// cover caches those of s's first n tokens' blocks that are whole, and tells the
+// new ones in one store; where equal blocks are made one, in a store for each run
+// between such.
+func (c *Cache) cover(s *sequence, n int) {
 	c.name(s, n)
 	first := s.named
 	for ; s.named < n/c.size; s.named++ {
@@ -158,10 +155,9 @@ func (c *Cache) cover(s *sequence, n int) {
 // end gives a sequence's blocks back, its last first: so its tail is the first
 // to lose its name.
 func (c *Cache) end(s *sequence) {
-	c.wants -= s.wants
 	slices.Reverse(s.blocks)
 	c.pool.release(s.blocks...)
-	s.blocks, s.wants = nil, 0
+	s.blocks, s.named, s.computed = nil, 0, 0
 }
 
 // reset empties the cache, unless a sequence runs. The clear is told with the
@@ -184,31 +180,36 @@ func (c *Cache) stored(s *sequence, first, past int) {
 	e := kv.Event{
 		Kind: kv.KindStored, Form: c.hash.form(), BlockSize: c.size, Medium: "GPU",
 		Tokens: append([]uint32(nil), s.tokens[first*c.size:past*c.size]...),
+		Hashes: make([]kv.EngineHash, past-first),
 	}
+	seed := s.of.seed()
+	place := Root(seed)
 	var parent *kv.EngineHash
 	if first > 0 {
-		above := c.hash.fold(s.names[first-1])
-		e.Parent, e.HasParent, parent = above, true, &above
+		above := c.told[s.names[first-1]] // cached: s uses it
+		e.Parent, e.HasParent = above.engine, true
+		parent, place = &above.engine, above.position
 	}
-	seed := kv.ContentSeed("", s.salt)
 	for i := first; i < past; i++ {
 		d := s.names[i]
-		r := &entry{engine: c.hash.fold(d), parent: parent, position: s.places[i], tokens: e.Tokens[(i-first)*c.size : (i-first+1)*c.size]}
-		r.content = kv.HashBlock(seed, r.tokens, nil)
-		if c.told[d] == nil {
+		tokens := e.Tokens[(i-first)*c.size : (i-first+1)*c.size]
+		r := c.told[d]
+		if r == nil {
+			content := kv.HashBlock(seed, tokens, nil)
+			r = &entry{engine: c.hash.fold(d), parent: parent, content: content, position: place.Below(content), tokens: tokens}
 			c.told[d] = r
 		}
-		e.Hashes = append(e.Hashes, r.engine)
-		parent = &r.engine
+		e.Hashes[i-first] = r.engine
+		parent, place = &r.engine, r.position
 	}
-	c.hash.annotate(&e, first == 0, s.salt)
+	c.hash.annotate(&e, first == 0, s.of)
 	c.events = append(c.events, e)
 }
 
 // removed tells that one copy of a block is gone.
 func (c *Cache) removed(d digest) {
 	e := kv.Event{Kind: kv.KindRemoved, Form: c.hash.form(), Medium: "GPU", Hashes: []kv.EngineHash{c.hash.fold(d)}}
-	c.hash.annotate(&e, false, "")
+	c.hash.annotate(&e, false, space{})
 	c.events = append(c.events, e)
 	if _, ok := c.pool.find(d); !ok {
 		delete(c.told, d)

@@ -89,9 +89,11 @@ func compareRecorded(t *testing.T, f *record.File, blocks, atLeast int) {
 	if err != nil || len(root) != a.Size() {
 		t.Fatalf("none_hash %q", f.Header.NoneHash)
 	}
-	hash := newChain(a, "")
-	copy(hash.root[:], root)
-	c := newCache(blocks, f.Header.MainBlockSize(), hash, false)
+	m, err := NewModel(Config{Engine: VLLM, Hash: f.Header.HashAlgo, Blocks: blocks, BlockSize: f.Header.MainBlockSize()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(m.rank.sched.cache.hash.root[:], root)
 	var got, want []told
 	var dec wire.Decoder
 	requests := 0
@@ -106,25 +108,17 @@ lines:
 			}
 			open = l.Req
 		case l.Resp != nil:
-			s := &sequence{tokens: slices.Clone(open.Prompt), salt: open.Salt, limit: len(open.Prompt) + len(l.Resp.Output)}
-			if !c.admit(s) {
-				t.Fatalf("request %s does not fit", open.ID)
+			cached, events := askModel(t, m, Request{ID: open.ID, Tokens: open.Prompt, Salt: open.Salt, MaxTokens: len(l.Resp.Output), Answer: l.Resp.Output})
+			if l.Resp.Cached != nil && cached != *l.Resp.Cached {
+				t.Errorf("request %s: %d tokens cached, the engine says %d", open.ID, cached, *l.Resp.Cached)
 			}
-			if l.Resp.Cached != nil && s.cached*c.size != *l.Resp.Cached {
-				t.Errorf("request %s: %d tokens cached, the engine says %d", open.ID, s.cached*c.size, *l.Resp.Cached)
-			}
-			for _, token := range l.Resp.Output {
-				c.cover(s, len(s.tokens))
-				s.tokens = append(s.tokens, token)
-			}
-			c.end(s)
-			for _, e := range c.take() {
-				got = append(got, tellOf(&e))
+			for i := range events {
+				got = append(got, tellOf(&events[i]))
 			}
 			requests++
 			open = nil
 		case l.Ctl != nil && l.Ctl.Op == "reset_prefix_cache" && l.Ctl.OK != nil && *l.Ctl.OK:
-			if !c.reset() {
+			if !m.Reset() {
 				t.Fatal("the engine's cache could be reset, ours is in use")
 			}
 		case l.Msg != nil:
@@ -152,6 +146,31 @@ lines:
 		t.Errorf("events (-engine +ours):\n%s", diff)
 	}
 	t.Logf("%d requests, %d events", requests, n)
+}
+
+// askModel puts one request to a model that has no other, and returns what was
+// found cached and what was published.
+func askModel(t *testing.T, m *Model, q Request) (cached int, events []kv.Event) {
+	t.Helper()
+	out, err := m.Submit(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		told, ok := m.Step()
+		if !ok {
+			break
+		}
+		events = append(events, told...)
+	}
+	last := Output{}
+	for o := range out {
+		last = o
+	}
+	if last.Finish != filled {
+		t.Fatalf("request %s ended with %+v", q.ID, last)
+	}
+	return last.Cached, events
 }
 
 // mirror is what a reader of the events knows: copies by hash.
@@ -208,74 +227,93 @@ func (m mirror) equal(t *testing.T, blocks []Block, what string) {
 	}
 }
 
-// TestEventsTellAll runs random sequences side by side in a small pool, both
-// engines' rules: after each step the events must have told exactly the content,
+// TestEventsTellAll runs random requests side by side in a small pool, both
+// engines' rules: after each pass the events must have told exactly the content,
 // counts of copies included, no block may be lost, and what a prompt is said to
 // reuse is what it then reuses.
 func TestEventsTellAll(t *testing.T) {
 	for _, engine := range []string{VLLM, SGLang} {
 		for seed := range uint64(4) {
-			t.Run(fmt.Sprintf("%s/%d", engine, seed), func(t *testing.T) {
-				cfg := Config{Engine: engine, Blocks: 40, BlockSize: 4}
-				cfg.setDefaults()
-				c := cfg.cache()
-				m := mirror{}
-				rng := rand.New(rand.NewPCG(seed, 7))
-				var running []*sequence
-				var evicted, copies, refused int
-				for step := range longtest.N(400, 8_000) {
-					switch k := rng.IntN(10); {
-					case k < 4:
-						prompt := tokensOf(rng, 1+rng.IntN(40))
-						s := &sequence{tokens: prompt, limit: len(prompt) + 1 + rng.IntN(20)}
-						want := c.usable(c.held(prompt, ""), len(prompt))
-						if !c.admit(s) {
-							refused++
-							break
-						}
-						if s.cached != want {
-							t.Fatalf("step %d: %d blocks reused, %d were foretold", step, s.cached, want)
-						}
-						running = append(running, s)
-					case k < 8 && len(running) > 0:
-						s := running[rng.IntN(len(running))]
-						c.cover(s, len(s.tokens))
-						if len(s.tokens) < s.limit {
-							s.tokens = append(s.tokens, rng.Uint32N(3))
-						}
-					case k == 8 && len(running) > 0:
-						i := rng.IntN(len(running))
-						c.end(running[i])
-						running = slices.Delete(running, i, i+1)
-					case k == 9 && rng.IntN(50) == 0:
-						c.reset()
-					}
-					events := c.take()
-					for i := range events {
-						if events[i].Kind == kv.KindRemoved {
-							evicted++
-						}
-					}
-					m.apply(t, events)
-					content := c.content()
-					m.equal(t, content, fmt.Sprintf("step %d", step))
-					for _, b := range content {
-						if b.Copies > 1 {
-							copies++
-						}
-					}
-				}
-				for _, s := range running {
-					c.end(s)
-				}
-				if c.pool.free != cfg.Blocks || c.wants != 0 {
-					t.Errorf("at the end %d of %d blocks are free and %d are wanted", c.pool.free, cfg.Blocks, c.wants)
-				}
-				if evicted == 0 || refused == 0 || (copies > 0) != (engine == VLLM) {
-					t.Errorf("%d evicted, %d refused, %d copies: the run shows little", evicted, refused, copies)
-				}
-			})
+			t.Run(fmt.Sprintf("%s/%d", engine, seed), func(t *testing.T) { tellAll(t, engine, seed) })
 		}
+	}
+}
+
+func tellAll(t *testing.T, engine string, seed uint64) {
+	t.Helper()
+	const blocks = 40
+	m, err := NewModel(Config{Engine: engine, Blocks: blocks, BlockSize: 4, Budget: 30, MaxRunning: 8, Seed: seed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := mirror{}
+	rng := rand.New(rand.NewPCG(seed, 7))
+	cache := m.rank.sched.cache
+	var evicted, copies, resets int
+	for step := range longtest.N(400, 8_000) {
+		var events []kv.Event
+		load := m.Load()
+		switch k := rng.IntN(20); {
+		case k < 6 && load.Waiting < 5:
+			prompt := tokensOf(rng, 1+rng.IntN(40))
+			want := m.Reuse(m.Prompt(prompt, "", "")).Used * 4
+			out, err := m.Submit(Request{ID: fmt.Sprint(step), Tokens: prompt, MaxTokens: 1 + rng.IntN(20)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if load.Running+load.Waiting > 0 {
+				break
+			}
+			events, _ = m.Step()
+			select {
+			case o := <-out:
+				if o.Cached != want {
+					t.Fatalf("step %d: %d tokens reused, %d were foretold", step, o.Cached, want)
+				}
+			default: // the prompt takes more passes than one
+			}
+		case k == 6:
+			m.Abort(fmt.Sprint(rng.IntN(step + 1)))
+		case k == 7 && rng.IntN(4) == 0: // everybody leaves
+			for _, j := range slices.Concat(m.rank.sched.running, m.rank.sched.waiting) {
+				m.Abort(j.ID)
+			}
+			if !m.Reset() {
+				t.Fatalf("step %d: nothing runs and the cache cannot be reset", step)
+			}
+			resets++
+		default:
+			events, _ = m.Step()
+		}
+		for i := range events {
+			if events[i].Kind == kv.KindRemoved {
+				evicted++
+			}
+		}
+		held.apply(t, events)
+		if err := m.rank.sched.check(); err != nil {
+			t.Fatalf("step %d: %v", step, err)
+		}
+		if len(cache.events) > 0 {
+			continue // more to tell: of an end by force, or a clear
+		}
+		content := cache.content()
+		held.equal(t, content, fmt.Sprintf("step %d", step))
+		for _, b := range content {
+			if b.Copies > 1 {
+				copies++
+			}
+		}
+	}
+	for ok := true; ok; {
+		_, ok = m.Step()
+	}
+	load := m.Load()
+	if cache.pool.free != blocks || load.Running != 0 || load.Waiting != 0 {
+		t.Errorf("at the end %d of %d blocks are free, %+v", cache.pool.free, blocks, load)
+	}
+	if evicted == 0 || load.Preemptions == 0 || resets == 0 || (copies > 0) != (engine == VLLM) {
+		t.Errorf("%d evicted, %d preempted, %d resets, %d copies: the run shows little", evicted, load.Preemptions, resets, copies)
 	}
 }
 

@@ -5,6 +5,8 @@
 package engine
 
 import (
+	"slices"
+
 	"kindex/internal/enginehash"
 	"kindex/internal/kv"
 )
@@ -19,7 +21,22 @@ type digest = enginehash.Digest
 type chain struct {
 	hash *enginehash.Hasher
 	root digest // above vLLM's first blocks
+
+	adapters map[string]int64 // numbers of the adapters told so far
 }
+
+// space names what separates equal prompts. Empty strings name nothing.
+type space struct {
+	LoRA string // an adapter's name
+	Salt string
+}
+
+// seed returns the seed of the space's content hashes.
+func (s space) seed() uint64 { return kv.ContentSeed(s.LoRA, s.Salt) }
+
+// path returns the folder that an engine would have the adapter from. It goes into
+// vLLM's hashes and is not on the wire.
+func (s space) path() string { return "/adapters/" + s.LoRA }
 
 // newChain returns the hashes of an algorithm; seed roots vLLM's.
 func newChain(a enginehash.Algorithm, seed string) *chain {
@@ -33,19 +50,37 @@ func newChain(a enginehash.Algorithm, seed string) *chain {
 func (c *chain) sglang() bool { return c.hash.Algorithm() == enginehash.SGLang }
 
 // next returns the name of a block below above, nil for the first of a prompt.
-func (c *chain) next(above *digest, tokens []uint32, salt string) digest {
+func (c *chain) next(above *digest, tokens []uint32, of space) digest {
 	b := enginehash.Block{Tokens: tokens}
+	if !c.sglang() && of.LoRA != "" {
+		b.Keys = append(b.Keys, enginehash.Key{Kind: enginehash.KeyLoRA, Name: of.LoRA, Path: of.path()})
+	}
 	switch {
 	case above != nil:
 	case c.sglang():
-		above = enginehash.SaltRoot(salt)
+		above = enginehash.SaltRoot(of.Salt)
 	default:
 		above = &c.root
-		if salt != "" {
-			b.Keys = []enginehash.Key{{Kind: enginehash.KeySalt, Name: salt}}
+		if of.Salt != "" {
+			b.Keys = append(b.Keys, enginehash.Key{Kind: enginehash.KeySalt, Name: of.Salt})
 		}
 	}
 	return c.hash.Sum(above, &b)
+}
+
+// extend returns names with those of the further whole blocks of tokens, which
+// begin with the blocks that names are of.
+func (c *chain) extend(names []digest, tokens []uint32, size int, of space) []digest {
+	n := len(tokens) / size
+	names = slices.Grow(names, max(n-len(names), 0))
+	for i := len(names); i < n; i++ {
+		var above *digest
+		if i > 0 {
+			above = &names[i-1]
+		}
+		names = append(names, c.next(above, tokens[i*size:(i+1)*size], of))
+	}
+	return names
 }
 
 // fold returns the wire's integer for a name, as a bit pattern.
@@ -59,13 +94,14 @@ func (c *chain) form() kv.HashForm {
 }
 
 // annotate adds to an event what its engine says beyond hashes and tokens: SGLang
-// the salt of a store, vLLM the one cache group, the kind of its attention, and
-// the salt as an extra key of a prompt's first block.
-func (c *chain) annotate(e *kv.Event, first bool, salt string) {
+// the salt and the adapter of a store; vLLM the one cache group, the kind of its
+// attention, and what keys a block beyond its tokens: the adapter on each, the salt
+// on a prompt's first.
+func (c *chain) annotate(e *kv.Event, first bool, of space) {
 	stored := e.Kind == kv.KindStored
 	if c.sglang() {
 		if stored {
-			e.Salt, e.HasSalt = salt, salt != ""
+			e.Salt, e.HasSalt, e.LoRAName = of.Salt, of.Salt != "", of.LoRA
 		}
 		return
 	}
@@ -75,7 +111,27 @@ func (c *chain) annotate(e *kv.Event, first bool, salt string) {
 	}
 	e.Spec, e.SpecName = kv.SpecFull, "full_attention"
 	e.Extra, e.HasExtra = make([][]kv.ExtraKey, len(e.Hashes)), true
-	if first && salt != "" {
-		e.Extra[0] = []kv.ExtraKey{{Kind: kv.ExtraString, ID: salt}}
+	if of.LoRA != "" {
+		e.LoRAName, e.LoRAID, e.HasLoRAID = of.LoRA, c.adapter(of.LoRA), true
+		for i := range e.Extra {
+			e.Extra[i] = append(e.Extra[i], kv.ExtraKey{Kind: kv.ExtraString, ID: of.LoRA})
+		}
 	}
+	if first && of.Salt != "" {
+		e.Extra[0] = append(e.Extra[0], kv.ExtraKey{Kind: kv.ExtraString, ID: of.Salt})
+	}
+}
+
+// adapter returns an engine's own number of an adapter: from 1, in the order in
+// which they were first told.
+func (c *chain) adapter(name string) int64 {
+	if c.adapters == nil {
+		c.adapters = make(map[string]int64)
+	}
+	n, ok := c.adapters[name]
+	if !ok {
+		n = int64(len(c.adapters)) + 1
+		c.adapters[name] = n
+	}
+	return n
 }

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -40,10 +41,20 @@ type Config struct {
 	Model         string // served name; "": "mock"
 	ModelPath     string // folder of the tokenizer and its config; "": Model
 
+	Budget       int  // tokens that one pass computes; 0: 8,192
+	AdmitByChunk bool // let a request in as soon as its first share fits, not its whole prompt
+
 	PassTime time.Duration // of each pass; 0: as fast as it goes
-	Seed     uint64        // of the drawn tokens
-	Hash     string        // vLLM's algorithm; "": sha256_cbor
-	HashSeed string        // roots vLLM's chains, as PYTHONHASHSEED does; "": vLLM's own
+	Timing   *Timing       // of passes, in PassTime's stead; nil: none
+	Speed    float64       // how many times as fast as Timing; 0: 1
+
+	// Ended is told of every request that ended, in order on each rank; nil: nobody
+	// is. The rank waits for it.
+	Ended func(Stats)
+
+	Seed     uint64 // of the drawn tokens
+	Hash     string // vLLM's algorithm; "": sha256_cbor
+	HashSeed string // roots vLLM's chains, as PYTHONHASHSEED does; "": vLLM's own
 }
 
 // The limits of a config.
@@ -55,6 +66,8 @@ const (
 	maxBuffer  = 1_000_000
 	maxPass    = time.Minute
 	maxMany    = 1 << 20
+	minSpeed   = 0.001
+	maxSpeed   = 1_000_000
 )
 
 // setDefaults fills in what was left out.
@@ -67,6 +80,7 @@ func (c *Config) setDefaults() {
 		{&c.BlockSize, 16},
 		{&c.Blocks, 4_096},
 		{&c.MaxRunning, 256},
+		{&c.Budget, 8_192},
 		{&c.ContextLength, 32_768},
 		{&c.Vocabulary, 2_048},
 		{&c.MaxTokens, 16},
@@ -75,6 +89,9 @@ func (c *Config) setDefaults() {
 		if *d.field == 0 {
 			*d.field = d.is
 		}
+	}
+	if c.Speed == 0 {
+		c.Speed = 1
 	}
 	if c.Model == "" {
 		c.Model = "mock"
@@ -119,6 +136,7 @@ func (c *Config) Validate() error {
 		{"--block", c.BlockSize, 1, maxBlock, "tokens"},
 		{"--blocks", c.Blocks, 1, maxBlocks, "blocks"},
 		{"--max-running", c.MaxRunning, 1, maxMany, "requests"},
+		{"--budget", c.Budget, 1, maxContext, "tokens"},
 		{"--context", c.ContextLength, 1, maxContext, "tokens"},
 		{"--vocabulary", c.Vocabulary, firstWord + 1, maxMany, "tokens"},
 		{"--max-tokens", c.MaxTokens, 1, maxContext, "tokens"},
@@ -130,6 +148,9 @@ func (c *Config) Validate() error {
 	}
 	if c.PassTime < 0 || c.PassTime > maxPass {
 		return fmt.Errorf("--pass %v: must be 0 to %v", c.PassTime, maxPass)
+	}
+	if math.IsNaN(c.Speed) || c.Speed < minSpeed || c.Speed > maxSpeed {
+		return fmt.Errorf("--speed %v: must be %v to %v", c.Speed, minSpeed, maxSpeed)
 	}
 	if a, err := enginehash.Parse(c.Hash); err != nil || a == enginehash.SGLang {
 		return fmt.Errorf("--hash %q: must be one of %v", c.Hash, enginehash.VLLM())
@@ -155,14 +176,23 @@ func (c *Config) Validate() error {
 
 // cache returns an empty cache of the engine. SGLang's begins with a clear.
 func (c *Config) cache() *Cache {
+	out := newCache(c.Blocks, c.BlockSize, c.chain(), c.Engine == SGLang)
 	if c.Engine == SGLang {
-		out := newCache(c.Blocks, c.BlockSize, newChain(enginehash.SGLang, ""), true)
 		out.reset()
-		return out
 	}
-	a, err := enginehash.Parse(c.Hash)
-	if err != nil {
-		panic("a cache of a config that was not validated: " + err.Error())
+	return out
+}
+
+// limits returns what bounds a pass.
+func (c *Config) limits() limits {
+	return limits{budget: c.Budget, running: c.MaxRunning, byChunk: c.AdmitByChunk, lateName: c.Engine == SGLang}
+}
+
+// overhead returns by how much a request comes later to the engine than to its
+// front.
+func (c *Config) overhead() time.Duration {
+	if c.Timing == nil {
+		return 0
 	}
-	return newCache(c.Blocks, c.BlockSize, newChain(a, c.HashSeed), false)
+	return time.Duration(float64(c.Timing.Overhead) / c.Speed)
 }

@@ -8,20 +8,33 @@
 //
 //	front_*.go, admin.go   requests in, answers out
 //	engine.go              the ranks of one engine; who gets a request
-//	rank.go                one rank's passes: admit, compute, publish, answer
+//	rank.go                one rank: passes in time, requests in, batches and answers out
+//	sched.go               what each pass computes
 //	cache.go, pool.go      one rank's prefix cache: values in, events out
+//	timing.go              how long a pass takes; calibration.go reads that from a file
+//	model.go               a rank whose time is its owner's
 //	publisher.go           sequence, replay buffer, PUB and ROUTER
 //
-// Each part knows only the one below. The cache knows no clock, no socket and no
-// goroutine, so that the same requests in the same order give the same events.
+// Each part knows only the one below. What is below rank.go knows no clock, no
+// socket and no goroutine, so that the same requests in the same order give the
+// same events, and a [Model] is the engine without its time.
 //
 // # What is as in the real engine, and what is not
 //
-// Block hashes, batches, framings, replay, the pool of physical blocks with its
-// reference counts, the least recently used chain losing its tail first, a
-// removal for each physical copy, the last block of a fully cached prompt
-// computed anew, the clear that is published with the next pass only: as there.
-// The tokens of an answer are drawn from a seed; a pass costs a fixed time. A
-// request is admitted only when all that it may need is free, so that nothing is
-// ever preempted; a prompt is computed in one pass.
+// As in vLLM 0.32: block hashes, batches, framings, replay; passes with a budget of
+// tokens, running requests first, prompts in shares, admission by the whole prompt,
+// preemption of the request that came last, which is computed again; the pool of
+// physical blocks with its reference counts, the least recently used chain losing
+// its tail first, a removal for each physical copy, the last block of a fully
+// cached prompt computed anew, a block cached as soon as it is due, the clear that
+// is published with the next pass only. A cache of n blocks is what vLLM calls
+// n + 1: it keeps one for itself.
+//
+// Otherwise: the tokens of an answer are drawn from a seed; a pass takes the time of
+// a fit. vLLM's scheduler runs one pass ahead by default, and so publishes a pass's
+// events up to a pass later, cut into other batches; ours does not. SGLang's passes
+// are vLLM's with SGLang's rules of what is cached when: a prompt's blocks as their
+// pass ends, an answer's as the request ends, equal blocks made one. Its real one
+// evicts whole nodes of its tree, and lets requests in by an estimate of their
+// answers' length.
 package engine

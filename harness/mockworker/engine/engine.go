@@ -21,6 +21,7 @@ import (
 type Engine struct {
 	cfg     Config
 	ranks   []*rank
+	hash    hashers
 	started time.Time
 	named   atomic.Uint64 // requests that came without an id
 	cancel  context.CancelFunc
@@ -46,8 +47,9 @@ func New(c Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{cfg: c, started: time.Now()}
+	e.hash.cfg = &e.cfg
 	for i, pub := range pubs {
-		e.ranks = append(e.ranks, newRank(i, &e.cfg, pub))
+		e.ranks = append(e.ranks, newRank(i, &e.cfg, pub, pub, wallClock{}))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	e.cancel = cancel
@@ -124,6 +126,9 @@ func (e *Engine) Submit(q Request) (<-chan Output, error) {
 		}
 		r = e.ranks[q.Rank]
 	}
+	if !q.Prompt.fits(&e.cfg, len(q.Tokens)) {
+		q.Prompt = e.Prompt(q.Tokens, q.LoRA, q.Salt)
+	}
 	j, err := r.submit(q)
 	if err != nil {
 		return nil, err
@@ -137,7 +142,7 @@ func (e *Engine) least() *rank {
 	best, score := e.ranks[0], -1
 	for _, r := range e.ranks {
 		r.mu.Lock()
-		n := 4*len(r.waiting) + len(r.running)
+		n := 4*len(r.sched.waiting) + len(r.sched.running)
 		r.mu.Unlock()
 		if score < 0 || n < score {
 			best, score = r, n
@@ -180,9 +185,45 @@ func (e *Engine) Truth() []Truth { return each(e, (*rank).truth) }
 // Loads returns what each rank does now.
 func (e *Engine) Loads() []Load { return each(e, (*rank).load) }
 
+// Prompt hashes a prompt as the engine does.
+func (e *Engine) Prompt(tokens []uint32, lora, salt string) *Prompt {
+	return e.hash.prompt(tokens, space{lora, salt})
+}
+
 // Reuse returns what each rank would find of a prompt.
 func (e *Engine) Reuse(tokens []uint32, salt string) []Reuse {
-	return each(e, func(r *rank) Reuse { return r.reuse(tokens, salt) })
+	return e.ReuseOf(e.Prompt(tokens, "", salt))
+}
+
+// ReuseOf is [Engine.Reuse] of a prompt that an engine with the same hashes and
+// blocks has hashed.
+func (e *Engine) ReuseOf(p *Prompt) []Reuse {
+	return each(e, func(r *rank) Reuse { return r.reuse(p) })
+}
+
+// Pause lets no pass begin from now on, or lets them go on. The pass in the air
+// ends.
+func (e *Engine) Pause(on bool) { e.slow(func(h *holds) { h.paused = on }) }
+
+// SlowAdmission lets each request that arrives from now on be let in only after
+// delay, and apart after the one before it. Zero undoes either.
+func (e *Engine) SlowAdmission(delay, apart time.Duration) {
+	e.slow(func(h *holds) { h.delay, h.apart = delay, apart })
+}
+
+// Starve takes a share of the time from passes, 0 to below 1, as another process
+// on the engine's cores would: each takes 1/(1-share) as long. 0 undoes it.
+func (e *Engine) Starve(share float64) {
+	e.slow(func(h *holds) { h.starve = min(max(share, 0), mostStarved) })
+}
+
+// mostStarved is the largest share of the time that passes can be denied.
+const mostStarved = 0.999
+
+func (e *Engine) slow(change func(*holds)) {
+	for _, r := range e.ranks {
+		r.slow(change)
+	}
 }
 
 func each[T any](e *Engine, f func(*rank) T) []T {

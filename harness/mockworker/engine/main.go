@@ -27,6 +27,7 @@ type Ready struct {
 // the exit code: 0 after a clean end, 1 when it cannot go on, 2 for bad usage.
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c Config
+	var calibration string
 	fs := flag.NewFlagSet("mockworker --engine", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
@@ -47,7 +48,11 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.IntVar(&c.MaxTokens, "max-tokens", 16, "tokens to generate where a request names no number")
 	fs.StringVar(&c.Model, "model", "mock", "served name")
 	fs.StringVar(&c.ModelPath, "model-path", "", "folder of the model's tokenizer and config, as told to gateways (default the name)")
-	fs.DurationVar(&c.PassTime, "pass", 0, "time of each pass, which generates one token for each request that runs")
+	fs.IntVar(&c.Budget, "budget", 8_192, "tokens that one pass computes")
+	fs.BoolVar(&c.AdmitByChunk, "admit-by-chunk", false, "let a waiting request in as soon as its first share of a pass fits the cache, not its whole prompt")
+	fs.DurationVar(&c.PassTime, "pass", 0, "time of each pass; 0s: as fast as it goes (default what --calibration or the built-in fit says)")
+	fs.StringVar(&calibration, "calibration", "", "JSON file that says how long passes take, and what cache the measured engine had (default a built-in fit)")
+	fs.Float64Var(&c.Speed, "speed", 1, "how many times as fast as --calibration or the built-in fit")
 	fs.Uint64Var(&c.Seed, "seed", 0, "seed of the answers' tokens")
 	fs.StringVar(&c.Hash, "hash", "sha256_cbor", "algorithm of vLLM's block hashes: sha256, sha256_cbor, xxhash or xxhash_cbor")
 	fs.StringVar(&c.HashSeed, "hash-seed", "", "what roots vLLM's block hashes, as PYTHONHASHSEED does (default vLLM's own)")
@@ -61,7 +66,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case err == nil && fs.NArg() > 0:
 		err = fmt.Errorf("unexpected argument %q: everything is a flag", fs.Arg(0))
 	case err == nil:
-		err = c.check(fs)
+		err = c.check(fs, calibration)
 	}
 	if err != nil {
 		_, _ = fmt.Fprintf(stderr, "mockworker: %v\n", err)
@@ -74,16 +79,36 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// check validates c. A zero that was written out is no default: it is refused.
-func (c *Config) check(fs *flag.FlagSet) error {
+// check validates c and fills in its timing. A zero that was written out is no
+// default: it is refused.
+func (c *Config) check(fs *flag.FlagSet, calibration string) error {
 	var zero error
+	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) {
-		if f.Value.String() == "0" && f.Name != "pass" && f.Name != "seed" && f.Name != "hash-seed" && zero == nil {
-			zero = fmt.Errorf("--%s 0: must be at least 1", f.Name)
+		given[f.Name] = true
+		if f.Value.String() == "0" && f.Name != "seed" && f.Name != "hash-seed" && zero == nil {
+			zero = fmt.Errorf("--%s 0: must be at least %v", f.Name, map[bool]any{true: minSpeed, false: 1}[f.Name == "speed"])
 		}
 	})
-	if zero != nil {
+	switch {
+	case zero != nil:
 		return zero
+	case given["pass"] && (given["calibration"] || given["speed"]):
+		return errors.New("--pass: goes with neither --calibration nor --speed: it is each pass's time")
+	case given["calibration"]:
+		t, err := ReadTiming(calibration)
+		if err != nil {
+			return fmt.Errorf("--calibration: %w", err)
+		}
+		c.Timing = t
+		if t.BlockSize > 0 && !given["block"] {
+			c.BlockSize = t.BlockSize
+		}
+		if t.Reference > 0 && !given["blocks"] {
+			c.Blocks = max(t.Reference/c.BlockSize, 1)
+		}
+	case !given["pass"]:
+		c.Timing = DefaultTiming()
 	}
 	d := *c
 	d.setDefaults()

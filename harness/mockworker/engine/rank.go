@@ -20,10 +20,13 @@ import (
 type Request struct {
 	ID        string
 	Tokens    []uint32
+	LoRA      string   // adapter, separates equal prompts; "": none; vLLM only
 	Salt      string   // separates equal prompts; "": none
 	MaxTokens int      // to generate
 	Stops     []uint32 // tokens that end the answer
 	Rank      int      // below 0: the engine chooses
+	Answer    []uint32 // tokens to give; after these they are drawn
+	Prompt    *Prompt  // of Tokens, LoRA and Salt, where it was hashed already; nil: not yet
 }
 
 // Output is one pass's share of an answer.
@@ -34,6 +37,32 @@ type Output struct {
 	Finish    string // "": more follow; "length", "stop"; "abort", without a token
 }
 
+// Stats is what became of one request.
+type Stats struct {
+	ID        string
+	Rank      int
+	LoRA      string
+	Salt      string
+	Prompt    int    // tokens
+	Cached    int    // of these, found cached when it was first let in
+	Output    int    // tokens
+	Preempted int    // times
+	Finish    string // as in [Output]
+
+	Arrived    time.Time
+	Admitted   time.Time // when it was first let in; zero: never
+	FirstToken time.Time // zero: never
+	Ended      time.Time
+}
+
+// Queued returns how long a request waited to be let in.
+func (s *Stats) Queued() time.Duration {
+	if s.Admitted.IsZero() {
+		return s.Ended.Sub(s.Arrived)
+	}
+	return s.Admitted.Sub(s.Arrived)
+}
+
 // Errors of a submitted request.
 var (
 	errTooLong  = errors.New("the request is too long")
@@ -41,26 +70,45 @@ var (
 	errTaken    = errors.New("a request of this id is running")
 	errNoTokens = errors.New("the prompt has no tokens")
 	errNoAnswer = errors.New("nothing is to be generated")
+	errAdapter  = errors.New("this engine is served without adapters")
 )
 
-// rank runs one data-parallel rank: a loop of passes. A pass lets waiting
-// requests in, first come, first served; computes one token for each that runs;
-// publishes what that did to the cache as one batch; and only then answers.
+// sink is where a rank's batches go: a publisher, or a list.
+type sink interface {
+	Publish(events []kv.Event) (uint64, error)
+	Published() (uint64, bool)
+	Forget()
+}
+
+// rank runs one data-parallel rank: a loop of passes. A pass is begun, takes its
+// time, publishes what it did to the cache as one batch, and only then answers.
 //
-// Concurrency: run belongs to one goroutine, everything else may be called by any.
+// Concurrency: begin and finish belong to one goroutine, everything else may be
+// called by any.
 type rank struct {
 	number int
 	cfg    *Config
-	pub    *Publisher
+	pub    *Publisher // nil: a model's
+	sink   sink
+	clock  clock
 	wake   chan struct{}
 
 	mu       sync.Mutex
-	cache    *Cache    // guarded by mu; another one after a restart
-	waiting  []*job    // guarded by mu
-	running  []*job    // guarded by mu
+	sched    scheduler // guarded by mu; its cache is another one after a restart
 	ended    bool      // guarded by mu
 	counts   counts    // guarded by mu
 	reported time.Time // of the throughput; guarded by mu
+	over     []Stats   // whose end is to be told; guarded by mu
+	hold     holds     // guarded by mu
+	letIn    time.Time // when the last request was ready; guarded by mu
+}
+
+// holds is what slows a rank down on purpose. The zero value does nothing.
+type holds struct {
+	paused bool
+	delay  time.Duration // before a request may be let in
+	apart  time.Duration // between two such
+	starve float64       // share of the time that passes do not get, 0 to below 1
 }
 
 // counts are a rank's totals since it began.
@@ -70,21 +118,26 @@ type counts struct {
 	cached    uint64 // of these, found cached
 	passes    uint64
 	last      uint64 // generated when the throughput was last asked for
+	ended     uint64 // requests
 }
 
 // job is one request on its rank.
 type job struct {
 	Request
 	sequence
-	state uint64 // of the drawn tokens
-	out   chan Output
+	stats  Stats
+	ready  time.Time // before this it is not let in
+	target int       // tokens there were when it was let in: those after are decoded
+	share  int       // tokens that the pass in the air computes
+	over   bool
+	state  uint64 // of the drawn tokens
+	out    chan Output
 }
 
-func newRank(number int, c *Config, pub *Publisher) *rank {
-	return &rank{
-		number: number, cfg: c, pub: pub, wake: make(chan struct{}, 1),
-		cache: c.cache(), reported: time.Now(),
-	}
+func newRank(number int, c *Config, pub *Publisher, to sink, at clock) *rank {
+	r := &rank{number: number, cfg: c, pub: pub, sink: to, clock: at, wake: make(chan struct{}, 1), reported: at.now()}
+	r.sched = scheduler{cache: c.cache(), limits: c.limits()}
+	return r
 }
 
 // submit queues a request. The channel gets an output for each token and is
@@ -96,12 +149,18 @@ func (r *rank) submit(q Request) (*job, error) {
 		return nil, errNoTokens
 	case q.MaxTokens < 1:
 		return nil, errNoAnswer
+	case q.LoRA != "" && r.cfg.Engine == SGLang:
+		return nil, errAdapter
 	case limit > r.cfg.ContextLength || limit > r.cfg.Blocks*r.cfg.BlockSize:
 		return nil, fmt.Errorf("%w: %d tokens and %d to generate, the context is %d and the cache %d", errTooLong,
 			len(q.Tokens), q.MaxTokens, r.cfg.ContextLength, r.cfg.Blocks*r.cfg.BlockSize)
 	}
 	j := &job{Request: q, state: r.cfg.Seed, out: make(chan Output, q.MaxTokens+1)}
-	j.tokens, j.salt, j.limit = slices.Clone(q.Tokens), q.Salt, limit
+	j.tokens, j.of = append(make([]uint32, 0, limit), q.Tokens...), space{q.LoRA, q.Salt}
+	if q.Prompt.fits(r.cfg, len(q.Tokens)) {
+		j.names = slices.Clip(q.Prompt.names)
+	}
+	j.Tokens, j.Prompt = j.tokens[:len(q.Tokens):len(q.Tokens)], nil
 	for _, t := range q.Tokens {
 		j.state = mix(j.state ^ uint64(t))
 	}
@@ -110,12 +169,18 @@ func (r *rank) submit(q Request) (*job, error) {
 	if r.ended {
 		return nil, errEnded
 	}
-	for _, other := range slices.Concat(r.waiting, r.running) {
-		if other.ID == q.ID {
-			return nil, fmt.Errorf("%w: %q", errTaken, q.ID)
-		}
+	same := func(other *job) bool { return other.ID == q.ID }
+	if slices.ContainsFunc(r.sched.waiting, same) || slices.ContainsFunc(r.sched.running, same) {
+		return nil, fmt.Errorf("%w: %q", errTaken, q.ID)
 	}
-	r.waiting = append(r.waiting, j)
+	now := r.clock.now()
+	j.stats = Stats{ID: q.ID, Rank: r.number, LoRA: q.LoRA, Salt: q.Salt, Prompt: len(q.Tokens), Arrived: now}
+	j.ready = now.Add(r.cfg.overhead() + r.hold.delay)
+	if next := r.letIn.Add(r.hold.apart); r.hold.apart > 0 && next.After(j.ready) {
+		j.ready = next
+	}
+	r.letIn = j.ready
+	r.sched.waiting = append(r.sched.waiting, j)
 	r.nudge()
 	return j, nil
 }
@@ -128,27 +193,44 @@ func (r *rank) nudge() {
 	}
 }
 
+// unlock gives mu back and tells what ended meanwhile.
+func (r *rank) unlock() {
+	over := r.over
+	r.over = nil
+	r.mu.Unlock()
+	if r.cfg.Ended != nil {
+		for _, s := range over {
+			r.cfg.Ended(s)
+		}
+	}
+}
+
 // abort ends a request, waiting or running, and reports whether there was one.
 func (r *rank) abort(id string) bool {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, list := range []*[]*job{&r.waiting, &r.running} {
-		for i, j := range *list {
-			if j.ID == id {
-				*list = slices.Delete(*list, i, i+1)
-				r.finish(j, Output{Generated: j.generated(), Cached: j.cached * r.cfg.BlockSize, Finish: aborted})
-				return true
-			}
-		}
+	defer r.unlock()
+	j := r.sched.remove(id)
+	if j != nil {
+		r.deliver(j, Output{Finish: aborted})
 	}
-	return false
+	return j != nil
 }
 
-// finish sends a job's last output and gives its blocks back. The caller holds mu.
-func (r *rank) finish(j *job, o Output) {
-	r.cache.end(&j.sequence)
+// deliver sends an output, and tells the end if it is the last. The caller holds mu.
+func (r *rank) deliver(j *job, o Output) {
+	now := r.clock.now()
+	o.Generated, o.Cached = j.generated(), j.stats.Cached
+	if o.Finish != aborted && j.stats.FirstToken.IsZero() {
+		j.stats.FirstToken = now
+	}
 	j.out <- o
+	if o.Finish == "" {
+		return
+	}
 	close(j.out)
+	j.stats.Output, j.stats.Finish, j.stats.Ended = o.Generated, o.Finish, now
+	r.counts.ended++
+	r.over = append(r.over, j.stats)
 }
 
 func (j *job) generated() int { return len(j.tokens) - len(j.Tokens) }
@@ -156,26 +238,22 @@ func (j *job) generated() int { return len(j.tokens) - len(j.Tokens) }
 // run makes passes until ctx ends.
 func (r *rank) run(ctx context.Context) {
 	defer r.stop()
-	for {
-		if !r.pass() {
-			r.idle()
-			select {
-			case <-r.wake:
-				continue
-			case <-ctx.Done():
-				return
+	for ctx.Err() == nil {
+		due, ok := r.begin()
+		if ok {
+			if r.clock.until(ctx, due, nil) {
+				r.finish()
 			}
+			continue
 		}
-		if r.cfg.PassTime > 0 {
-			t := time.NewTimer(r.cfg.PassTime)
-			select {
-			case <-t.C:
-			case <-ctx.Done():
-				t.Stop()
-				return
-			}
-		} else if ctx.Err() != nil {
-			return
+		r.idle()
+		if !due.IsZero() {
+			r.clock.until(ctx, due, r.wake)
+			continue
+		}
+		select {
+		case <-r.wake:
+		case <-ctx.Done():
 		}
 	}
 }
@@ -183,63 +261,80 @@ func (r *rank) run(ctx context.Context) {
 // stop ends every request.
 func (r *rank) stop() {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	defer r.unlock()
 	r.ended = true
-	for _, j := range slices.Concat(r.running, r.waiting) {
-		r.finish(j, Output{Generated: j.generated(), Finish: aborted})
-	}
-	r.running, r.waiting = nil, nil
+	r.abortAll()
 }
 
-// pass makes one pass and reports whether anything ran.
-func (r *rank) pass() bool {
+// abortAll ends every request. The caller holds mu.
+func (r *rank) abortAll() {
+	for _, j := range r.sched.removeAll() {
+		r.deliver(j, Output{Finish: aborted})
+	}
+}
+
+// begin begins a pass and returns when it will be done. Where there is nothing to
+// compute it is not ok, and due is when there will be: zero if nobody knows.
+func (r *rank) begin() (due time.Time, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, j := range r.running {
-		// What was drawn in the pass before is computed in this one.
-		r.cache.cover(&j.sequence, len(j.tokens))
+	if r.hold.paused {
+		return time.Time{}, false
 	}
-	for len(r.waiting) > 0 && len(r.running) < r.cfg.MaxRunning {
-		j := r.waiting[0]
-		if !r.cache.admit(&j.sequence) {
-			break
+	now := r.clock.now()
+	if !r.sched.schedule(func(j *job) bool { return !j.ready.After(now) }) {
+		if w := r.sched.waiting; len(w) > 0 && w[0].ready.After(now) {
+			return w[0].ready, false
 		}
-		r.counts.prompt += uint64(len(j.Tokens))
-		r.counts.cached += uint64(j.cached * r.cfg.BlockSize)
-		r.waiting = r.waiting[1:]
-		r.running = append(r.running, j)
+		return time.Time{}, false
 	}
-	if len(r.running) == 0 {
-		return false
+	for _, j := range r.sched.pass.jobs {
+		if j.stats.Admitted.IsZero() {
+			j.stats.Admitted = now
+			r.counts.prompt += uint64(len(j.Tokens))
+			r.counts.cached += uint64(j.stats.Cached)
+		}
 	}
 	r.counts.passes++
-	r.publish()
-	keep := r.running[:0]
-	for _, j := range r.running {
-		if o := r.draw(j); o.Finish == "" {
-			j.out <- o
-			keep = append(keep, j)
-		} else {
-			r.finish(j, o)
-		}
+	return now.Add(r.took()), true
+}
+
+// took returns how long the pass in the air takes. The caller holds mu.
+func (r *rank) took() time.Duration {
+	d := r.cfg.PassTime
+	if r.cfg.Timing != nil {
+		used, of := r.sched.cache.used()
+		d = time.Duration(float64(r.cfg.Timing.took(&r.sched.pass, used*r.cfg.BlockSize, of*r.cfg.BlockSize)) / r.cfg.Speed)
 	}
-	clear(r.running[len(keep):])
-	r.running = keep
-	return true
+	return time.Duration(float64(d) / (1 - r.hold.starve))
+}
+
+// finish ends the pass in the air: its events go out, then the tokens.
+func (r *rank) finish() {
+	r.mu.Lock()
+	defer r.unlock()
+	outputs := r.sched.settle(r.draw)
+	r.publish()
+	for _, o := range outputs {
+		r.deliver(o.job, o.output)
+	}
 }
 
 // draw adds the next token to a job's answer.
 func (r *rank) draw(j *job) Output {
 	j.state = mix(j.state)
 	token := firstWord + uint32(j.state%uint64(r.cfg.Vocabulary-firstWord))
+	if n := j.generated(); n < len(j.Answer) {
+		token = j.Answer[n]
+	}
 	j.state ^= uint64(token)
 	j.tokens = append(j.tokens, token)
 	r.counts.generated++
-	o := Output{Token: token, Generated: j.generated(), Cached: j.cached * r.cfg.BlockSize}
+	o := Output{Token: token}
 	switch {
 	case slices.Contains(j.Stops, token):
 		o.Finish = stopped
-	case o.Generated == j.MaxTokens:
+	case j.generated() == j.MaxTokens:
 		o.Finish = filled
 	}
 	return o
@@ -259,8 +354,8 @@ func (r *rank) idle() {
 // publish sends the cache's events, if there are any. The caller holds mu, so that
 // a truth and the number that it belongs to are never apart.
 func (r *rank) publish() {
-	if events := r.cache.take(); len(events) > 0 {
-		_, _ = r.pub.Publish(events) // a closed publisher: the engine ends
+	if events := r.sched.cache.take(); len(events) > 0 {
+		_, _ = r.sink.Publish(events) // a closed publisher: the engine ends
 	}
 }
 
@@ -307,8 +402,9 @@ type Block struct {
 func (r *rank) truth() Truth {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t := Truth{Rank: r.number, Pending: len(r.cache.events), Blocks: r.cache.content()}
-	if seq, ok := r.pub.Published(); ok {
+	c := r.sched.cache
+	t := Truth{Rank: r.number, Pending: len(c.events), Blocks: c.content()}
+	if seq, ok := r.sink.Published(); ok {
 		t.Sequence = &seq
 	}
 	return t
@@ -321,11 +417,11 @@ type Reuse struct {
 	Used int `json:"used"` // of these, those that a request would not compute again
 }
 
-func (r *rank) reuse(tokens []uint32, salt string) Reuse {
+func (r *rank) reuse(p *Prompt) Reuse {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	held := r.cache.held(tokens, salt)
-	return Reuse{r.number, held, r.cache.usable(held, len(tokens))}
+	held := r.sched.cache.held(p.names)
+	return Reuse{r.number, held, r.sched.cache.usable(held, p.tokens)}
 }
 
 // reset empties the cache unless something runs.
@@ -333,20 +429,25 @@ func (r *rank) reset() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.nudge()
-	return r.cache.reset()
+	return r.sched.cache.reset()
 }
 
 // restart begins another life: an empty cache and numbers from 0. Whatever runs
 // is aborted.
 func (r *rank) restart() {
 	r.mu.Lock()
+	defer r.unlock()
+	r.abortAll()
+	r.sched.cache = r.cfg.cache()
+	r.sink.Forget()
+	r.nudge()
+}
+
+// slow sets what slows the rank down.
+func (r *rank) slow(change func(*holds)) {
+	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, j := range slices.Concat(r.running, r.waiting) {
-		r.finish(j, Output{Generated: j.generated(), Finish: aborted})
-	}
-	r.running, r.waiting = nil, nil
-	r.cache = r.cfg.cache()
-	r.pub.Forget()
+	change(&r.hold)
 	r.nudge()
 }
 
@@ -362,26 +463,33 @@ type Load struct {
 	HitRate         float64 `json:"hit_rate"`   // of all prompt tokens since the start, 0 to 1
 	MaxRunning      int     `json:"max_running"`
 	Passes          uint64  `json:"passes"`
+	Preemptions     uint64  `json:"preemptions"`
+	Ended           uint64  `json:"ended"` // requests
+	PromptTokens    uint64  `json:"prompt_tokens"`
+	CachedTokens    uint64  `json:"cached_tokens"` // of the prompts'
+	OutputTokens    uint64  `json:"output_tokens"`
 }
 
 func (r *rank) load() Load {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	used, of := r.cache.used()
+	s := &r.sched
+	used, of := s.cache.used()
 	l := Load{
-		Rank: r.number, Running: len(r.running), Waiting: len(r.waiting), MaxRunning: r.cfg.MaxRunning, Passes: r.counts.passes,
-		UsedTokens: used * r.cfg.BlockSize, MaxTokens: of * r.cfg.BlockSize,
+		Rank: r.number, Running: len(s.running), Waiting: len(s.waiting), MaxRunning: r.cfg.MaxRunning, Passes: r.counts.passes,
+		UsedTokens: used * r.cfg.BlockSize, MaxTokens: of * r.cfg.BlockSize, Preemptions: s.preempted, Ended: r.counts.ended,
+		PromptTokens: r.counts.prompt, CachedTokens: r.counts.cached, OutputTokens: r.counts.generated,
 	}
-	for _, j := range r.waiting {
-		held := r.cache.usable(r.cache.held(j.Tokens, j.Salt), len(j.Tokens))
-		l.WaitingUncached += len(j.Tokens) - held*r.cfg.BlockSize
+	for _, j := range s.waiting {
+		l.WaitingUncached += len(j.tokens) - s.cache.hits(&j.sequence)*r.cfg.BlockSize
 	}
 	if r.counts.prompt > 0 {
 		l.HitRate = float64(r.counts.cached) / float64(r.counts.prompt)
 	}
-	if gone := time.Since(r.reported).Seconds(); gone > 0 {
+	now := r.clock.now()
+	if gone := now.Sub(r.reported).Seconds(); gone > 0 {
 		l.Throughput = float64(r.counts.generated-r.counts.last) / gone
 	}
-	r.counts.last, r.reported = r.counts.generated, time.Now()
+	r.counts.last, r.reported = r.counts.generated, now
 	return l
 }

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"fmt"
+	"slices"
+)
+
+// check returns the first invariant that does not hold between two passes.
+func (s *scheduler) check() error {
+	if err := s.cache.pool.check(); err != nil {
+		return err
+	}
+	refs := make(map[int32]int32)
+	for _, j := range slices.Concat(s.running, s.waiting) {
+		running := slices.Contains(s.running, j)
+		switch {
+		case j.over:
+			return fmt.Errorf("request %s has ended and is still in a list", j.ID)
+		case !running && (len(j.blocks) > 0 || j.computed > 0):
+			return fmt.Errorf("request %s waits and has %d blocks", j.ID, len(j.blocks))
+		case j.computed+j.share > len(j.blocks)*s.cache.size:
+			return fmt.Errorf("request %s has %d+%d tokens in %d blocks", j.ID, j.computed, j.share, len(j.blocks))
+		case len(j.blocks) > s.cache.span(len(j.tokens)):
+			return fmt.Errorf("request %s has %d blocks for %d tokens", j.ID, len(j.blocks), len(j.tokens))
+		}
+		for i, b := range j.blocks {
+			refs[b]++
+			block := &s.cache.pool.blocks[b]
+			if named := i < j.named; named != block.named || named && block.name != j.names[i] {
+				return fmt.Errorf("request %s: block %d of %d named: %v, the pool says %v", j.ID, i, j.named, named, block.named)
+			}
+		}
+	}
+	if len(s.running) > s.limits.running {
+		return fmt.Errorf("%d requests run, at most %d may", len(s.running), s.limits.running)
+	}
+	for i := range s.cache.pool.blocks {
+		if got, want := s.cache.pool.blocks[i].refs, refs[int32(i)]; got != want {
+			return fmt.Errorf("block %d: %d references, %d requests have it", i, got, want)
+		}
+	}
+	for d := range s.cache.pool.named {
+		if s.cache.told[d] == nil {
+			return fmt.Errorf("a block is cached that was never told")
+		}
+	}
+	if len(s.cache.told) != len(s.cache.pool.named) {
+		return fmt.Errorf("%d blocks told, %d cached", len(s.cache.told), len(s.cache.pool.named))
+	}
+	return nil
+}
+
+// check walks the free queue both ways and counts what is named.
+func (p *pool) check() error {
+	seen := make(map[int32]bool)
+	before := int32(none)
+	cached := false // a named block was passed
+	for i := p.first; i != none; i = p.blocks[i].after {
+		b := &p.blocks[i]
+		switch {
+		case seen[i]:
+			return fmt.Errorf("block %d stands twice in the free queue", i)
+		case b.refs != 0:
+			return fmt.Errorf("block %d is free and has %d references", i, b.refs)
+		case b.before != before:
+			return fmt.Errorf("block %d: %d stands before it, it says %d", i, before, b.before)
+		case cached && !b.named:
+			return fmt.Errorf("block %d has no name and stands behind one that has", i)
+		}
+		seen[i], before, cached = true, i, cached || b.named
+	}
+	if p.last != before || len(seen) != p.free {
+		return fmt.Errorf("the free queue has %d blocks and ends in %d, the pool says %d and %d", len(seen), before, p.free, p.last)
+	}
+	named := 0
+	for i := range p.blocks {
+		b := &p.blocks[i]
+		switch {
+		case b.refs < 0:
+			return fmt.Errorf("block %d has %d references", i, b.refs)
+		case b.refs == 0 && !seen[int32(i)]:
+			return fmt.Errorf("block %d is neither free nor used", i)
+		case b.named && !slices.Contains(p.named[b.name], int32(i)):
+			return fmt.Errorf("block %d is named and cannot be found", i)
+		case b.named:
+			named++
+		}
+	}
+	for _, copies := range p.named {
+		if len(copies) == 0 {
+			return fmt.Errorf("a name of no block")
+		}
+		named -= len(copies)
+	}
+	if named != 0 {
+		return fmt.Errorf("%d more blocks are named than can be found", named)
+	}
+	return nil
+}
