@@ -44,7 +44,8 @@ usage: indexsrv [flags]
   --worker ` + workerForm + `
         register an engine at start; may be repeated. The keys are /register's
         fields, model, block and replay being short for model_name, block_size
-        and replay_endpoint. Workers given here replace the file's.
+        and replay_endpoint. With source=relay the endpoint is host:port of a
+        relay's gRPC server. Workers given here replace the file's.
   --version
   --help
 `
@@ -58,5 +59,6 @@ const sampleWorkers = `
 # engines registered at start: as --worker takes them, or with /register's names
 worker: []
 # - 1=tcp://host:5557,replay=tcp://host:5558,model=m,block=16
+# - 3=relay-host:9400,source=relay,model=m,block=16,dp_size=2
 # - {instance_id: 2, endpoint: "tcp://host2:5557", model_name: m, block_size: 16}
 `

@@ -40,7 +40,7 @@ func setInt(p *int, s string, lo, hi int) error {
 }
 
 // workerForm is what --worker takes, for messages.
-const workerForm = "ID=ENDPOINT,model=NAME,block=TOKENS[,replay=ENDPOINT][,dp_size=N]..."
+const workerForm = "ID=ENDPOINT,model=NAME,block=TOKENS[,replay=ENDPOINT][,dp_size=N][,source=relay]..."
 
 // addWorker takes a worker as the command line writes it.
 func (c *Config) addWorker(s string) error {

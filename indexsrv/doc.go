@@ -12,6 +12,7 @@
 // # Layers
 //
 //	relay/feed  sockets and admission: each batch once, in the publisher's order
+//	relayed     in its place where a relay has admitted the batches
 //	stream      one stream's place on the lanes; its state, readable without a lock
 //	indexSink   decoding, normalisation; a batch's operations into the holder
 //	Writer      the one door to the index's mutating calls

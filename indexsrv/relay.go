@@ -24,6 +24,7 @@ type relayed struct {
 	rank     uint32
 	endpoint string
 	period   time.Duration // without a connection before the stream is failed
+	mend     time.Duration // between tries to get back what the index refused
 	sink     *indexSink
 	run      func(feed.Job) // nil: a job runs where it is
 	hooks    streamHooks
@@ -34,8 +35,9 @@ type relayed struct {
 	closed bool
 
 	connected, ever, failed bool
-	why                     string // there is no connection
-	waiting                 *time.Timer
+	why                     string      // there is no connection
+	waiting                 *time.Timer // for a connection
+	mending                 *time.Timer // until the content is asked for again; nil: no need
 	standing                client.Standing
 	faults                  feed.Faults // the index's
 	state                   feed.State  // told last
@@ -55,6 +57,10 @@ type relayed struct {
 type relayCounts struct {
 	batches, restarts, lost, resets, snapshots uint64
 }
+
+// mendable are the faults that another try may not have. Blocks of another size are
+// of that size again.
+const mendable = feed.FaultOrphans | feed.FaultRefused
 
 var _ client.Handler = (*relayed)(nil)
 
@@ -133,6 +139,17 @@ func (r *relayed) Disconnected(why string) {
 		}
 		r.connected, r.why = false, why
 	})
+}
+
+// again asks for the whole content, of which the index lacks something.
+func (r *relayed) again() {
+	r.mu.Lock()
+	wanted := !r.closed && r.faults.Has(mendable)
+	r.mending = nil
+	r.mu.Unlock()
+	if wanted {
+		r.group.again(r.rank)
+	}
 }
 
 // tooLong is called when there was no connection for the period.
@@ -222,6 +239,9 @@ func (r *relayed) Hole(h *client.Hole) {
 
 // settle makes known where the stream stands. The lock is held.
 func (r *relayed) settle() {
+	if r.faults.Has(mendable) && r.mending == nil {
+		r.mending = time.AfterFunc(r.mend, r.again)
+	}
 	now := r.stands()
 	if before := r.state; now != before {
 		r.state = now
@@ -308,6 +328,9 @@ func (r *relayed) Close() {
 	r.mu.Lock()
 	r.closed = true
 	r.waiting.Stop()
+	if r.mending != nil {
+		r.mending.Stop()
+	}
 	r.mu.Unlock()
 	r.group.leave()
 }

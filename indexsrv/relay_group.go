@@ -87,6 +87,16 @@ func (g *relayGroup) seen(rank uint32) client.RankStatus {
 	return c.Rank(rank)
 }
 
+// again has a rank asked for from the beginning.
+func (g *relayGroup) again(rank uint32) {
+	g.mu.Lock()
+	c := g.client
+	g.mu.Unlock()
+	if c != nil {
+		c.Again(rank)
+	}
+}
+
 // relayOptions are what every relay is dialled with.
 type relayOptions struct {
 	tls        *tls.Config            // nil: in the clear

@@ -364,6 +364,36 @@ func TestRelayNever(t *testing.T) {
 	h.state(0, feed.StateFailed)
 }
 
+// TestRelayRefused: what the index has no room for leaves the stream degraded, and
+// the content is asked for again in a while.
+func TestRelayRefused(t *testing.T) {
+	var small atomic.Bool
+	f := startRelay(t, &fakeRelay{serve: func(_ int, req *relayv1.SubscribeRequest, send func(...*relayv1.SubscribeResponse)) error {
+		if small.Load() && len(req.GetCursors()) == 0 {
+			send(relaySnapshot(3, relayStore(0, 1, 2, 3))...)
+			return nil
+		}
+		var many []*relayv1.SubscribeResponse
+		for seq := range uint64(40) {
+			blocks := make([]uint64, 2_000)
+			for i := range blocks {
+				blocks[i] = 1 + seq*2_000 + uint64(i)
+			}
+			many = append(many, relayBatch(0, seq, relayStore(0, blocks...)))
+		}
+		send(many...)
+		return nil
+	}})
+	h := relayHost(t, f, "", func(c *Config) {
+		c.KVIndex, c.ArenaBytes, c.ResyncDelay = "chain", 1<<20, 300*time.Millisecond
+	})
+	h.relayed("refused", 0, func(l Listener) bool {
+		return l.Status == "degraded" && strings.HasPrefix(l.LastError, "the index refused an event: index arena full") && l.Dropped["arena_full"] > 0
+	})
+	small.Store(true)
+	h.relayed("less", 0, func(l Listener) bool { return l.Status == "active" && l.Memberships == 3 })
+}
+
 // TestRelayBlockSize: another block size than the registered one is named, and
 // makes no memberships.
 func TestRelayBlockSize(t *testing.T) {

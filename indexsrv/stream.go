@@ -145,8 +145,9 @@ func startStream(src feed.Source, cfg StreamConfig, idx *Writer, h shard.Holder,
 
 // openRelay begins the stream of one rank of a relay.
 func (s *stream) openRelay(cfg *StreamConfig, hooks streamHooks, changed func(before, now feed.State, why string)) error {
+	limits := cfg.Limits.WithDefaults()
 	r := &relayed{
-		rank: uint32(cfg.Rank), endpoint: cfg.Endpoint, period: cfg.Limits.WithDefaults().ConnectPeriod,
+		rank: uint32(cfg.Rank), endpoint: cfg.Endpoint, period: limits.ConnectPeriod, mend: limits.ResyncDelay,
 		sink: s.sink, hooks: hooks, changed: changed, group: cfg.Relay,
 		state: feed.StatePending,
 	}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +26,7 @@ type Client struct {
 
 	stop context.CancelFunc
 	done chan struct{}
+	kick chan struct{} // again has something
 
 	// The client's goroutine's.
 	contract Contract
@@ -37,6 +39,7 @@ type Client struct {
 
 	mu        sync.Mutex // guards what follows
 	pub       Status
+	again     []uint32 // ranks to be asked for from the beginning
 	pubByRank map[uint32]rankSeen
 }
 
@@ -50,10 +53,19 @@ func New(cfg Config, handle func(rank uint32) Handler) (*Client, error) {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
+	c := newClient(cfg, handle)
+	c.stop = stop
+	go c.run(ctx)
+	return c, nil
+}
+
+// newClient is New without the goroutine.
+func newClient(cfg Config, handle func(rank uint32) Handler) *Client {
 	c := &Client{
 		cfg: cfg, now: time.Now, ranks: make(map[uint32]*rank, len(cfg.Ranks)),
-		stop: stop, done: make(chan struct{}),
+		done:      make(chan struct{}),
 		contract:  cfg.Contract,
+		kick:      make(chan struct{}, 1),
 		pubByRank: make(map[uint32]rankSeen, len(cfg.Ranks)),
 	}
 	for _, n := range cfg.Ranks {
@@ -62,8 +74,7 @@ func New(cfg Config, handle func(rank uint32) Handler) (*Client, error) {
 		r.peer = newPeerRank(&cfg)
 		c.ranks[n] = r
 	}
-	go c.run(ctx)
-	return c, nil
+	return c
 }
 
 // Close ends the client and waits until it has: no handler is called any more.
@@ -85,6 +96,37 @@ func (c *Client) Rank(n uint32) RankStatus {
 	seen := c.pubByRank[n]
 	c.mu.Unlock()
 	return seen.status()
+}
+
+// Again has a wanted rank asked for from the beginning: its handler could not keep
+// what it was told. It returns at once.
+func (c *Client) Again(n uint32) {
+	c.mu.Lock()
+	if c.ranks[n] != nil && !slices.Contains(c.again, n) {
+		c.again = append(c.again, n)
+	}
+	c.mu.Unlock()
+	select {
+	case c.kick <- struct{}{}:
+	default:
+	}
+}
+
+// forgetAgain gives up the cursors of those who asked for it.
+func (c *Client) forgetAgain() {
+	select {
+	case <-c.kick:
+	default:
+	}
+	c.mu.Lock()
+	again := c.again
+	c.again = nil
+	c.mu.Unlock()
+	for _, n := range again {
+		c.ranks[n].forget()
+		// Only from 0 does a peer tell the rank anew, and then all of them.
+		c.fromZero = true
+	}
 }
 
 // publish makes known what the client's goroutine knows, of one rank (nil: of all).

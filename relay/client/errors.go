@@ -31,6 +31,9 @@ func (e *rankError) Unwrap() error { return e.err }
 // errSilent ends a stream whose link gave no sign of life.
 var errSilent = errors.New("no sign of life")
 
+// errAgain ends a stream for another one, with other cursors.
+var errAgain = errors.New("asking anew")
+
 // verdict is what the end of a stream means for what comes next.
 type verdict struct {
 	why string
@@ -58,6 +61,8 @@ type verdict struct {
 func judge(err error) verdict {
 	var bad *rankError
 	switch {
+	case errors.Is(err, errAgain):
+		return verdict{why: err.Error(), atOnce: true}
 	case errors.Is(err, errSilent):
 		return verdict{why: err.Error(), redial: true, atOnce: true}
 	case errors.As(err, &bad):

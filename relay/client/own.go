@@ -161,7 +161,7 @@ func (r *rank) hole(epoch uint64, h *Hole, now time.Time) error {
 	r.dropVoid("its content comes anew")
 	r.lost(h.From, h.To, h.Why)
 	r.moved(epoch, h.To, 0)
-	r.content, r.heard = true, now
+	r.content, r.holds, r.heard = true, true, now
 	r.h.Hole(h)
 	return nil
 }

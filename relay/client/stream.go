@@ -49,6 +49,7 @@ func (c *Client) subscribe(ctx context.Context, conn *grpc.ClientConn) error {
 	if c.contract == ContractUnknown {
 		c.contract = ContractOwn
 	}
+	c.forgetAgain()
 	c.st.Subscriptions++
 	for _, r := range c.ranks {
 		r.begin(c.now())
@@ -152,6 +153,8 @@ func (c *Client) receive(ctx context.Context, cancel func(), conn *grpc.ClientCo
 		case resp := <-w.described:
 			w.aimed(resp)
 			timer.Reset(w.next())
+		case <-c.kick:
+			return errAgain
 		case <-timer.C:
 			if err := w.look(ctx); err != nil {
 				return err

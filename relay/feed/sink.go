@@ -88,6 +88,9 @@ func (f *Faults) Raise(what Fault, format string, args ...any) {
 // Any reports whether there is a fault, and Why the last one.
 func (f *Faults) Any() bool { return f.set != 0 }
 
+// Has reports whether what, or one of several, was raised.
+func (f *Faults) Has(what Fault) bool { return f.set&what != 0 }
+
 // Why says what the last fault was; "" where there is none.
 func (f *Faults) Why() string { return f.reason }
 
