@@ -148,8 +148,9 @@ func alive(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
 		return false
+	default:
+		return true
 	}
-	return true
 }
 
 // wait waits until nothing of w runs any more. The stream's context has ended.

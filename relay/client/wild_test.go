@@ -22,7 +22,6 @@ type strict struct {
 	within bool // a snapshot
 	has    bool
 	last   uint64
-	joined bool // the content begins somewhere: a reset, a snapshot's end, a first batch
 	lacks  bool // a hole, and nothing since that made it good
 	told   bool // a standing since the last reset
 	exact  bool
