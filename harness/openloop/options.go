@@ -56,7 +56,7 @@ type Options struct {
 func DefaultOptions() Options {
 	return Options{
 		Trace: Conversation, Rows: Range{0, math.MaxInt}, Speedup: 1, Prompt: PromptTokens, Vocab: 30_000, IgnoreEOS: true, Headers: http.Header{},
-		Workers: "x-kindex-worker", InFlight: 4_096, Timeout: 5 * time.Minute, Late: 50 * time.Millisecond,
+		Workers: "x-kindex-worker", InFlight: 4_096, Timeout: 5 * time.Minute, Late: 100 * time.Millisecond,
 		TTFT: 500 * time.Millisecond, ITL: 50 * time.Millisecond, Seed: 1,
 	}
 }

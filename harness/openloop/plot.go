@@ -163,7 +163,8 @@ func draw(file, title, y string, log bool, curves []curve) error {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, "s", y
 	p.Add(plotter.NewGrid())
-	p.Legend.Top = true
+	p.Legend.Top, p.Legend.XOffs = true, -vg.Points(8)
+	p.Title.Padding = vg.Points(6)
 	for i, c := range curves {
 		line, points, err := plotter.NewLinePoints(c.xys)
 		if err != nil {
@@ -174,6 +175,7 @@ func draw(file, title, y string, log bool, curves []curve) error {
 		p.Add(line, points)
 		p.Legend.Add(c.name, line)
 	}
+	p.X.Min = 0
 	if log {
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 		p.Y.Min, p.Y.Max = p.Y.Min/1.2, p.Y.Max*1.2

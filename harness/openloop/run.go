@@ -75,15 +75,14 @@ type replay struct {
 	machine         trial.Machine
 	model           string
 	wall            time.Duration
-	cpu             time.Duration
-	sent, dropped   int
-	most            int // requests in flight, seen
+	sending         time.Duration // until the last request was sent
+	cpu, sendingCPU time.Duration // of this process, in all and until then
+	most            int           // requests in flight, seen
 	missing         int
 	interrupted     bool
 	inFlightSamples []Sample
 	progress        *progress
 	requests        sync.WaitGroup
-	writes          chan struct{}
 	slow            bool          // the last write took longer than inOrder
 	slowAt          time.Duration // due time of that
 }
@@ -168,7 +167,6 @@ func (r *replay) id(i int) string {
 // play sends all requests and waits for their answers.
 func (r *replay) play(ctx context.Context, stderr io.Writer) {
 	r.progress = newProgress(stderr)
-	r.writes = make(chan struct{}, 1)
 	began, cpu := time.Now(), numa.ProcessCPU()
 	r.client.began = began
 	watching, stop := context.WithCancel(ctx)
@@ -177,7 +175,8 @@ func (r *replay) play(ctx context.Context, stderr io.Writer) {
 		watchers.Go(func() { r.fleet.watch(watching, r.client.since) })
 	}
 	watchers.Go(func() { r.watch(watching) })
-	r.sent = pace(ctx, began, r.due, func(i int) { r.one(ctx, i) })
+	pace(ctx, began, r.due, func(i int) { r.one(ctx, i) })
+	r.sending, r.sendingCPU = time.Since(began), time.Duration(numa.ProcessCPU()-cpu)
 	r.requests.Wait()
 	r.wall = time.Since(began)
 	r.cpu = time.Duration(numa.ProcessCPU() - cpu)
@@ -192,7 +191,6 @@ func (r *replay) one(ctx context.Context, i int) {
 	if int(r.client.inFlight.Load()) >= r.o.InFlight {
 		rec.Error = errDropped
 		rec.done.Store(true)
-		r.dropped++
 		return
 	}
 	row := &r.trace.Rows[i]

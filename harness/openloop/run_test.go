@@ -242,6 +242,11 @@ func TestInterrupted(t *testing.T) {
 	free := make(chan struct{})
 	f.hold = func(n int) {
 		if n == 9 {
+			for answered := 0; answered < 6; time.Sleep(20 * time.Millisecond) { // and a moment for the client to read them
+				f.mu.Lock()
+				answered = len(f.log)
+				f.mu.Unlock()
+			}
 			cancel()
 		}
 		if n > 5 {

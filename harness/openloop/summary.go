@@ -101,11 +101,16 @@ type Cache struct {
 	Told    int      `json:"told"` // requests of which it is known
 	Prompt  int      `json:"prompt_tokens"`
 	Cached  int      `json:"cached_tokens"`
-	Hit     *float64 `json:"hit,omitempty"`     // cached of prompt tokens
-	Differs int      `json:"usage_differs"`     // requests of which the answer and the fleet say another number
-	Source  string   `json:"source"`            // usage, fleet or none
-	Reuse   *float64 `json:"prefix,omitempty"`  // share of answered requests with any cached token
-	Whole   *float64 `json:"queries,omitempty"` // mean of the requests' own shares
+	Hit     *float64 `json:"hit,omitempty"`               // cached of prompt tokens
+	Differs int      `json:"usage_differs"`               // requests of which the answer and the fleet say another number
+	Source  string   `json:"source"`                      // usage, fleet or none
+	Any     *float64 `json:"requests_with_hit,omitempty"` // share of requests with any cached token
+	Mean    *float64 `json:"mean_request_hit,omitempty"`  // mean of the requests' own shares
+
+	// Cached tokens of those that could have been: of the best oracle that there is,
+	// the fleet's, the model's or the trace's.
+	OfOracle *float64 `json:"hit_over_oracle,omitempty"`
+	Oracle   string   `json:"oracle"`
 }
 
 // Oracle is what could have been cached. Trace and model depend on the trace and the
@@ -164,7 +169,7 @@ type Predicted struct {
 // Client is what the replay itself cost.
 type Client struct {
 	CPUS    float64 `json:"cpu_s"`
-	Share   float64 `json:"cpu_share"` // of one core
+	Share   float64 `json:"cpu_share"` // of one core, while requests were being sent
 	PerM    float64 `json:"cpu_s_per_million_prompt_tokens"`
 	LateMs  float64 `json:"late_bound_ms"`
 	Flying  int     `json:"max_in_flight_seen"`
@@ -360,9 +365,9 @@ func (s *Summary) caches(r *replay) {
 			hitFleet += cached
 		}
 	}
-	c.Hit, c.Reuse = ratio(c.Cached, c.Prompt), ratio(anyHit, c.Told)
+	c.Hit, c.Any = ratio(c.Cached, c.Prompt), ratio(anyHit, c.Told)
 	if c.Told > 0 {
-		c.Whole = new(shares / float64(c.Told))
+		c.Mean = new(shares / float64(c.Told))
 	}
 	o.TraceReuse = share(o.Trace, o.Prompt)
 	o.HitOfTrace = ratio(c.Cached, ofTrace)
@@ -378,6 +383,14 @@ func (s *Summary) caches(r *replay) {
 			}
 		}
 		o.FleetReuse = ratio(fleet, prompt)
+	}
+	switch {
+	case o.HitOfFleet != nil:
+		c.OfOracle, c.Oracle = o.HitOfFleet, "fleet"
+	case o.HitOfModel != nil:
+		c.OfOracle, c.Oracle = o.HitOfModel, "model"
+	default:
+		c.OfOracle, c.Oracle = o.HitOfTrace, "trace"
 	}
 }
 
@@ -469,8 +482,8 @@ func evenness(all []WorkerShare, of func(*WorkerShare) int) float64 {
 func (s *Summary) judge(r *replay) {
 	c := &s.Client
 	c.CPUS, c.LateMs, c.Limited, c.Flying = r.cpu.Seconds(), ms(r.o.Late), r.o.InFlight, r.most
-	if s.WallS > 0 {
-		c.Share = c.CPUS / s.WallS
+	if r.sending > 0 {
+		c.Share = float64(r.sendingCPU) / float64(r.sending)
 	}
 	if s.Tokens.Asked > 0 {
 		c.PerM = c.CPUS / (float64(s.Tokens.Asked) / 1e6)
