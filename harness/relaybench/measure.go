@@ -21,6 +21,7 @@ const (
 	idleFor   = 2 * time.Second
 	settle    = 2 * time.Second
 	snapTimes = 3
+	rollRate  = 500 // batches a second
 	warmEvery = 50 * time.Millisecond
 )
 
@@ -141,6 +142,13 @@ func (m *meter) state(ctx context.Context, r *reader) error {
 		return err
 	}
 	if err := m.load.fill(ctx, m.o.State, func() error { return m.arrived(ctx, r) }); err != nil {
+		return err
+	}
+	// The history is to hold batches of the usual size, not the large ones.
+	if err := m.load.run(ctx, smallHistory, rollRate); err != nil {
+		return err
+	}
+	if err := m.arrived(ctx, r); err != nil {
 		return err
 	}
 	return m.snapshots(ctx)
