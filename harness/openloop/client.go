@@ -23,10 +23,12 @@ import (
 
 const (
 	dialTime    = 10 * time.Second
-	idleTime    = 90 * time.Second
+	idleTime    = 4 * time.Second // less than what servers wait (uvicorn's 5 s): no request meets a connection that is being closed
 	readBytes   = 16 << 10
 	maxErrBody  = 64 << 10
 	maxModels   = 1 << 20
+	maxExamples = 16
+	maxExample  = 300
 	contentJSON = "application/json"
 )
 
@@ -49,6 +51,9 @@ type client struct {
 	gaps    histogram
 	buffers sync.Pool
 
+	mu       sync.Mutex
+	examples map[string]string // of errors, by kind
+
 	inFlight, waiting, first, done, failed atomic.Int64
 	tokens                                 atomic.Int64 // of prompts sent
 }
@@ -69,7 +74,7 @@ func newClient(o *Options, path string) *client {
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		url: o.URL + path, headers: o.Headers, workers: o.Workers, timeout: o.Timeout,
+		url: o.URL + path, headers: o.Headers, examples: make(map[string]string), workers: o.Workers, timeout: o.Timeout,
 	}
 }
 
@@ -112,12 +117,14 @@ func (c *client) send(ctx context.Context, rec *Record, id string, b *body, wrot
 	resp, err := c.http.Do(req)
 	if err != nil {
 		rec.Error = kindOf(ctx, err)
+		c.example(rec.Error, []byte(err.Error()))
 		return
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
 		rec.Error = "status " + strconv.Itoa(resp.StatusCode)
-		_, _ = io.CopyN(io.Discard, resp.Body, maxErrBody) // so that the connection lives on
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrBody)) // whole, so that the connection lives on
+		c.example(rec.Error, text)
 		return
 	}
 	rec.Worker = resp.Header.Get(c.workers)
@@ -131,6 +138,8 @@ func (c *client) send(ctx context.Context, rec *Record, id string, b *body, wrot
 func (c *client) read(ctx context.Context, rec *Record, resp *http.Response) {
 	if kind := resp.Header.Get("Content-Type"); !strings.HasPrefix(kind, "text/event-stream") {
 		rec.Error = errProtocol
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrBody))
+		c.example(rec.Error, text)
 		return
 	}
 	buf, ok := c.buffers.Get().(*[]byte)
@@ -151,6 +160,7 @@ func (c *client) read(ctx context.Context, rec *Record, resp *http.Response) {
 				c.first.Add(1)
 			}
 			if rec.Error != "" {
+				c.example(rec.Error, a.said)
 				return
 			}
 		}
@@ -165,6 +175,15 @@ func (c *client) read(ctx context.Context, rec *Record, resp *http.Response) {
 		default:
 			return
 		}
+	}
+}
+
+// example keeps the first text of each kind of error.
+func (c *client) example(kind string, text []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.examples[kind]; !ok && len(c.examples) < maxExamples {
+		c.examples[kind] = fmt.Sprintf("%.*s", maxExample, strings.Join(strings.Fields(string(text)), " "))
 	}
 }
 

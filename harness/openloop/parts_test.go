@@ -100,7 +100,7 @@ func TestAnswer(t *testing.T) {
 		"data:{\"id\":\"a\",\"choices\":[{\"delta\":{\"content\": \"say \\\"usage\\\":{\"},\"finish_reason\":null}]}\n\n" +
 		"data: {\"id\":\"a\",\"choices\":[{\"delta\":{\"reasoning_content\":\"z\",\"content\":null}}]}\r\n\r\n" +
 		"data: {\"id\":\"a\",\"choices\":[{\"text\":\"\"}]}\n\n" +
-		"data: {\"id\":\"a\",\"choices\":[{\"text\":\"end\",\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":9}}\n\n" +
+		"data: {\"id\":\"a\",\"choices\":[{\"text\":\"end\",\"finish_reason\": \"stop\"}],\"usage\":{\"prompt_tokens\":9}}\n\n" +
 		"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":4,\"prompt_tokens_details\":{\"cached_tokens\":3}}}\n\ndata: [DONE]\n\n"
 	check := func(parts ...string) {
 		t.Helper()

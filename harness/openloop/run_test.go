@@ -208,6 +208,9 @@ func TestErrors(t *testing.T) {
 	if len(s.Errors) != len(want) || s.Requests.Failed != 32 || s.Requests.OK != 8 {
 		t.Errorf("%v, %+v", s.Errors, s.Requests)
 	}
+	if !slices.ContainsFunc(s.Notes, func(n string) bool { return n == "status 429, for example: slow" }) {
+		t.Errorf("no example in %q", s.Notes)
+	}
 	f.fail = nil
 	o := f.options()
 	o.Model, o.Oracle, o.Reset = "m", "", false

@@ -29,6 +29,7 @@ type answer struct {
 	gaps  *histogram
 	part  []byte // of a line that is not whole yet
 	ended bool   // [DONE] came
+	said  []byte // the error's own text
 }
 
 // feed takes what was read at now, lines of any length and cut anywhere.
@@ -79,11 +80,16 @@ func plain(data []byte) bool {
 	for _, key := range [...]string{`"text":"`, `"content":"`} {
 		if i := bytes.Index(data, []byte(key)); i >= 0 {
 			rest := data[i+len(key):]
-			return len(rest) > 0 && rest[0] != '"' && !bytes.Contains(data, []byte(`"finish_reason":"`)) &&
-				!bytes.Contains(data, []byte(`"usage":{`)) && !bytes.Contains(data, []byte(`"error":`)) && data[len(data)-1] == '}'
+			return len(rest) > 0 && rest[0] != '"' && data[len(data)-1] == '}' && nothing(data, `"finish_reason"`) && nothing(data, `"usage"`) && nothing(data, `"error"`)
 		}
 	}
 	return false
+}
+
+// nothing reports whether a key is not there, or is null.
+func nothing(data []byte, key string) bool {
+	i := bytes.Index(data, []byte(key))
+	return i < 0 || bytes.HasPrefix(data[i+len(key):], []byte(":null"))
 }
 
 // text notes a piece of text.
@@ -107,7 +113,8 @@ type event struct {
 		Finish *string `json:"finish_reason"`
 		Delta  struct {
 			Content   string `json:"content"`
-			Reasoning string `json:"reasoning_content"`
+			Thought   string `json:"reasoning_content"`
+			Reasoning string `json:"reasoning"` // the same under a newer name
 		} `json:"delta"`
 	} `json:"choices"`
 	Usage *struct {
@@ -125,10 +132,12 @@ func (a *answer) event(data []byte, now time.Duration) {
 	r := a.rec
 	if err := json.Unmarshal(data, &e); err != nil {
 		r.Error = errProtocol
+		a.said = bytes.Clone(data)
 		return
 	}
 	if len(e.Error) > 0 && string(e.Error) != "null" {
 		r.Error = "error " + errorName(e.Error)
+		a.said = e.Error
 		return
 	}
 	if r.ID == "" {
@@ -136,7 +145,7 @@ func (a *answer) event(data []byte, now time.Duration) {
 	}
 	for i := range e.Choices {
 		c := &e.Choices[i]
-		if c.Text != "" || c.Delta.Content != "" || c.Delta.Reasoning != "" {
+		if c.Text != "" || c.Delta.Content != "" || c.Delta.Thought != "" || c.Delta.Reasoning != "" {
 			a.text(now)
 		}
 		if c.Finish != nil && *c.Finish != "" {

@@ -6,6 +6,7 @@ package openloop
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -224,6 +225,11 @@ func (r *replay) summary() *Summary {
 		s.SpanS = r.due[n-1].Seconds()
 	}
 	s.count(r)
+	for _, kind := range slices.Sorted(maps.Keys(s.Errors)) {
+		if text := r.client.examples[kind]; text != "" {
+			s.Notes = append(s.Notes, kind+", for example: "+text)
+		}
+	}
 	s.timed(r)
 	s.caches(r)
 	s.foretold(r.recs)

@@ -71,11 +71,12 @@ func ReadTrace(name string, rows Range, seed uint64) (*Trace, error) {
 		t.Rows = fromCorpus(all, rows.Last)
 	case Generated:
 		var all []corpus.Row
-		all, err = corpus.Generate(seed, min(rows.Last, corpus.DefaultRows-1, maxRows-1)+1)
-		t.Name = fmt.Sprintf("%s (seed %d)", Generated, seed)
+		n := corpus.DefaultRows
 		if rows.Last != math.MaxInt {
-			all, err = corpus.Generate(seed, min(rows.Last, maxRows-1)+1)
+			n = min(rows.Last, maxRows-1) + 1
 		}
+		all, err = corpus.Generate(seed, n)
+		t.Name = fmt.Sprintf("%s (seed %d)", Generated, seed)
 		t.Rows = fromCorpus(all, rows.Last)
 	default:
 		t.Rows, err = readFile(name, rows.Last)
