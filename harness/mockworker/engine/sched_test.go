@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"kindex/internal/kv"
+	"kindex/internal/longtest"
+)
+
+// choices is where a run's choices come from: a seed, or a fuzzer's bytes.
+type choices interface {
+	// IntN returns one of 0 to n-1.
+	IntN(n int) int
+}
+
+// byteChoices makes choices of bytes; after their end all are 0.
+type byteChoices struct{ left []byte }
+
+func (b *byteChoices) IntN(n int) int {
+	if len(b.left) < 2 {
+		b.left = nil
+		return 0
+	}
+	v := binary.LittleEndian.Uint16(b.left)
+	b.left = b.left[2:]
+	return int(v) % n
+}
+
+// pair is the model and the reference, side by side.
+type pair struct {
+	t     testing.TB
+	from  choices
+	model *Model
+	ref   *reference
+	cfg   Config
+
+	asked map[string]*refRequest
+	outs  map[string]<-chan Output
+	past  [][]uint32               // what was asked and answered
+	names map[kv.EngineHash]string // what a hash stands for
+	hash  map[string]kv.EngineHash // and back
+	held  map[kv.EngineHash]int    // copies, as events tell
+	clear bool                     // a clear is due
+	total struct{ requests, cleared int }
+}
+
+// newPair makes a pair of a random config.
+func newPair(t testing.TB, engine string, from choices) *pair {
+	t.Helper()
+	p := &pair{
+		t: t, from: from, asked: map[string]*refRequest{}, outs: map[string]<-chan Output{},
+		names: map[kv.EngineHash]string{}, hash: map[string]kv.EngineHash{}, held: map[kv.EngineHash]int{},
+		cfg: Config{
+			Engine: engine, Hash: "xxhash_cbor", BlockSize: 1 + from.IntN(5), Blocks: 6 + from.IntN(40), Budget: 1 + from.IntN(50),
+			MaxRunning: 1 + from.IntN(12), AdmitByChunk: from.IntN(3) == 0,
+		},
+	}
+	var err error
+	if p.model, err = NewModel(p.cfg); err != nil {
+		t.Fatal(err)
+	}
+	p.cfg = *p.model.rank.cfg
+	p.ref = newReference(&p.cfg)
+	return p
+}
+
+// ask puts one more request to both.
+func (p *pair) ask() {
+	p.t.Helper()
+	room := p.cfg.Blocks * p.cfg.BlockSize
+	prefix := []uint32{}
+	if n := len(p.past); n > 0 && p.from.IntN(3) > 0 {
+		prefix = p.past[n-1-p.from.IntN(min(n, 6))]
+		prefix = prefix[:p.from.IntN(len(prefix)+1)]
+	}
+	tail := p.from.IntN(1 + room/3)
+	if p.from.IntN(4) == 0 {
+		tail = (p.cfg.BlockSize - len(prefix)%p.cfg.BlockSize) % p.cfg.BlockSize
+	}
+	tokens := slices.Clone(prefix)
+	for range tail {
+		tokens = append(tokens, uint32(p.from.IntN(2)))
+	}
+	if len(tokens) == 0 {
+		tokens = []uint32{7}
+	}
+	tokens = tokens[:min(len(tokens), room-1)]
+	answer := make([]uint32, 1+p.from.IntN(min(room-len(tokens), 12)))
+	for i := range answer {
+		answer[i] = uint32(p.from.IntN(2))
+	}
+	id := fmt.Sprint(p.total.requests)
+	p.total.requests++
+	salt := ""
+	if p.from.IntN(8) == 0 {
+		salt = "s"
+	}
+	out, err := p.model.Submit(Request{ID: id, Tokens: tokens, Salt: salt, MaxTokens: len(answer), Answer: answer})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	q := &refRequest{id: id, salt: salt, tokens: slices.Clone(tokens), prompt: len(tokens), answer: answer}
+	p.ref.waiting = append(p.ref.waiting, q)
+	p.asked[id], p.outs[id] = q, out
+	p.past = append(p.past, slices.Concat(tokens, answer))
+}
+
+// abort ends a request that is somewhere, in both.
+func (p *pair) abort() {
+	p.t.Helper()
+	all := slices.Concat(p.ref.running, p.ref.waiting)
+	if len(all) == 0 {
+		return
+	}
+	q := all[p.from.IntN(len(all))]
+	if !p.model.Abort(q.id) {
+		p.t.Fatalf("request %s is not in the model", q.id)
+	}
+	p.ref.end(q)
+	var last Output
+	for last = range p.outs[q.id] {
+		continue
+	}
+	if last.Finish != aborted || last.Generated != len(q.tokens)-q.prompt {
+		p.t.Fatalf("request %s: aborted with %+v", q.id, last)
+	}
+}
+
+// step makes one pass of both, and compares all that can be seen of it.
+func (p *pair) step() {
+	p.t.Helper()
+	_, ok := p.model.rank.begin()
+	if want := p.ref.schedule(); ok != want {
+		p.t.Fatalf("a pass: %v, the reference %v", ok, want)
+	}
+	if !ok {
+		p.model.rank.idle()
+		if p.cfg.Engine == SGLang {
+			p.compareEvents(p.model.sink.take())
+		}
+		p.compareState()
+		return
+	}
+	if p.from.IntN(30) == 0 {
+		p.abort()
+	}
+	p.model.rank.finish()
+	for _, q := range p.ref.settle() {
+		o := <-p.outs[q.id]
+		n := len(q.tokens) - q.prompt
+		if o.Token != q.tokens[len(q.tokens)-1] || o.Generated != n || o.Cached != q.hit || (o.Finish != "") != q.gone {
+			p.t.Fatalf("request %s: %+v, the reference: token %d of %d, %d cached, ended %v", q.id, o, n, len(q.answer), q.hit, q.gone)
+		}
+	}
+	p.compareEvents(p.model.sink.take())
+	p.compareState()
+}
+
+// compareEvents holds a pass's events against the reference's.
+func (p *pair) compareEvents(events []kv.Event) {
+	p.t.Helper()
+	want := p.ref.events
+	p.ref.events = nil
+	if len(events) != len(want) {
+		p.t.Fatalf("%d events, the reference has %d: %+v, want %+v", len(events), len(want), events, want)
+	}
+	for i := range events {
+		p.compareEvent(&events[i], &want[i])
+	}
+}
+
+func (p *pair) compareEvent(got *kv.Event, want *refEvent) {
+	p.t.Helper()
+	if want.cleared || got.Kind == kv.KindCleared {
+		if !want.cleared || got.Kind != kv.KindCleared {
+			p.t.Fatalf("event %+v, the reference's %+v", got, want)
+		}
+		clear(p.held)
+		p.total.cleared++
+		return
+	}
+	if want.removed != (got.Kind == kv.KindRemoved) || len(got.Hashes) != len(want.names) || got.HasParent != (want.parent != "") {
+		p.t.Fatalf("event %+v, the reference's %+v", got, want)
+	}
+	if got.HasParent && got.Parent != p.hash[want.parent] || !slices.Equal(got.Tokens, want.tokens) {
+		p.t.Fatalf("event %+v, the reference's %+v, whose parent is %d", got, want, p.hash[want.parent])
+	}
+	for i, h := range got.Hashes {
+		name := want.names[i]
+		if known, ok := p.hash[name]; ok && known != h || p.names[h] != "" && p.names[h] != name {
+			p.t.Fatalf("hash %d for %q, it was %d before", h, name, known)
+		}
+		p.hash[name], p.names[h] = h, name
+		if want.removed {
+			p.held[h]--
+		} else {
+			p.held[h]++
+		}
+	}
+}
+
+// compareState holds the lists, the free queue and the content against the
+// reference's.
+func (p *pair) compareState() {
+	p.t.Helper()
+	s := &p.model.rank.sched
+	if err := s.check(); err != nil {
+		p.t.Fatal(err)
+	}
+	for _, lists := range []struct {
+		got  []*job
+		want []*refRequest
+	}{{s.running, p.ref.running}, {s.waiting, p.ref.waiting}} {
+		same := func(j *job, q *refRequest) bool { return j.ID == q.id && j.computed == q.done }
+		if !slices.EqualFunc(lists.got, lists.want, same) {
+			p.t.Fatalf("%d requests in a list, the reference has %d, or others", len(lists.got), len(lists.want))
+		}
+	}
+	free := []int{}
+	for i := s.cache.pool.first; i != none; i = s.cache.pool.blocks[i].after {
+		free = append(free, int(i))
+	}
+	if !slices.Equal(free, p.ref.free) {
+		p.t.Fatalf("free: %v, the reference %v", free, p.ref.free)
+	}
+	if len(s.cache.events) > 0 {
+		return // the content is ahead of what was told
+	}
+	content := s.cache.content()
+	cached := 0
+	for _, there := range p.ref.copies {
+		if len(there) > 0 {
+			cached++
+		}
+	}
+	if len(content) != cached {
+		p.t.Fatalf("%d blocks cached, the reference %d", len(content), cached)
+	}
+	for _, b := range content {
+		if want := len(p.ref.copies[p.names[b.Engine]]); b.Copies != want || p.held[b.Engine] != want {
+			p.t.Fatalf("block %d: %d copies, the events tell %d, the reference %d", b.Engine, b.Copies, p.held[b.Engine], want)
+		}
+	}
+}
+
+// run makes n requests, and passes until all are answered.
+func (p *pair) run(n int) {
+	p.t.Helper()
+	for p.total.requests < n {
+		switch k := p.from.IntN(16); {
+		case k < 7 && len(p.ref.waiting) < 8:
+			for range 1 + p.from.IntN(3) {
+				p.ask()
+			}
+		case k == 7:
+			p.abort()
+		case k == 8 && p.from.IntN(4) == 0:
+			p.reset()
+		}
+		p.step()
+	}
+	for len(p.ref.running)+len(p.ref.waiting) > 0 {
+		p.step()
+	}
+}
+
+// reset empties both caches, half of the time once everybody has left.
+func (p *pair) reset() {
+	p.t.Helper()
+	if p.from.IntN(2) == 0 {
+		for len(p.ref.running)+len(p.ref.waiting) > 0 {
+			p.abort()
+		}
+	}
+	ok := p.model.Reset()
+	if want := p.ref.empty(); ok != want {
+		p.t.Fatalf("a reset: %v, the reference %v", ok, want)
+	}
+}
+
+// TestSchedulerAgainstReference makes 1,000 random requests and more, both engines'
+// rules, configs of all kinds: after each pass the model and an independent
+// reference agree on every token, every cached count, every event and its place,
+// the lists, and the order of the free queue; and the pool's invariants hold.
+func TestSchedulerAgainstReference(t *testing.T) {
+	const each = 60
+	for _, engine := range []string{VLLM, SGLang} {
+		t.Run(engine, func(t *testing.T) {
+			var requests, shares, preempted, evicted, shared, twins, cleared, hits int
+			for seed := range uint64(longtest.N(20, 1_000)) {
+				p := newPair(t, engine, rand.New(rand.NewPCG(seed, 11)))
+				p.run(each)
+				requests += p.total.requests
+				cleared += p.total.cleared
+				shares, preempted, evicted = shares+p.ref.shares, preempted+p.ref.preempted, evicted+p.ref.evicted
+				shared, twins = shared+p.ref.shared, twins+p.ref.twins
+				for _, q := range p.asked {
+					if q.hit > 0 {
+						hits++
+					}
+				}
+			}
+			t.Logf("%d requests: %d with a hit, %d shares of prompts, %d preemptions, %d evictions, %d blocks shared, %d equal ones, %d clears",
+				requests, hits, shares, preempted, evicted, shared, twins, cleared)
+			if requests < 1_000 || hits < 200 || shares < 200 || preempted < 50 || evicted < 1_000 || shared < 200 || twins < 20 || cleared < 5 {
+				t.Error("the run shows little")
+			}
+		})
+	}
+}
+
+// FuzzScheduler is TestSchedulerAgainstReference with a fuzzer's choices.
+func FuzzScheduler(f *testing.F) {
+	for seed := range uint64(8) {
+		rng := rand.New(rand.NewPCG(seed, 13))
+		b := make([]byte, 400)
+		for i := range b {
+			b[i] = byte(rng.Uint32())
+		}
+		f.Add(seed%2 == 0, b)
+	}
+	f.Fuzz(func(t *testing.T, vllm bool, b []byte) {
+		engine := SGLang
+		if vllm {
+			engine = VLLM
+		}
+		newPair(t, engine, &byteChoices{b[:min(len(b), 4_000)]}).run(1 + len(b)/20)
+	})
+}
