@@ -83,7 +83,7 @@ func start(t *testing.T, args string) *started {
 	ctx, stop := context.WithCancel(t.Context())
 	outR, outW := io.Pipe()
 	code := make(chan int, 1)
-	if !strings.Contains(args, "--pass") {
+	if !strings.Contains(args, "--pass") && !strings.Contains(args, "--speed") {
 		args += " --pass 0s"
 	}
 	args += " --pub tcp://127.0.0.1:0 --replay tcp://127.0.0.1:0 --grpc 127.0.0.1:0 --admin 127.0.0.1:0"
