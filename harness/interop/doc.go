@@ -4,7 +4,8 @@
 // ours: the field's own indexer (Dynamo), asked the same questions about the same
 // streams; the closest peer's gateway (SMG), routing through our relays, and its
 // relay, under our index; and a real engine (vLLM), whose cached-token counts and
-// whole history are the truth.
+// whole history are the truth. The mock engine is held against that one: the same
+// requests one at a time, and its scheduler's passes under load.
 //
 // Its tests are long ones: they install the peers into a cache folder once
 // (KINDEX_CACHE, default kindex below the user's cache folder) and run

@@ -46,7 +46,6 @@ type pair struct {
 	names map[kv.EngineHash]string // what a hash stands for
 	hash  map[string]kv.EngineHash // and back
 	held  map[kv.EngineHash]int    // copies, as events tell
-	clear bool                     // a clear is due
 	total struct{ requests, cleared int }
 }
 
