@@ -68,6 +68,7 @@ func replayFlags(fs *flag.FlagSet, o *openloop.Options) {
 	fs.StringVar(&o.Model, "model", "", "model to ask for (default the first that the endpoint names)")
 	fs.StringVar(&o.Prompt, "prompt", o.Prompt, "prompts as token ids or words to /v1/completions, or words to /v1/chat/completions: "+trial.OneOf(openloop.Prompts))
 	fs.Uint64Var(&o.Vocab, "vocab", o.Vocab, "token ids are below it")
+	fs.StringVar(&o.Words, "words", "", "`file` of words for prompts as words, each one token of the endpoint's tokenizer: one that it does not know makes all prompts alike (default some common ones)")
 	fs.IntVar(&o.Share, "share", 0, "leading tokens that rows without ids (Azure's) have in common")
 	fs.IntVar(&o.MaxOutput, "max-output", 0, "bound of an answer's tokens (default as the trace says)")
 	fs.BoolVar(&o.IgnoreEOS, "ignore-eos", o.IgnoreEOS, "ask for answers of exactly the trace's length (vLLM's and SGLang's ignore_eos)")

@@ -29,11 +29,15 @@ type bodies struct {
 }
 
 func newBodies(o *Options, model string) (*bodies, error) {
+	known, err := readWords(o.Words)
+	if err != nil {
+		return nil, err
+	}
 	name, err := json.Marshal(model)
 	if err != nil {
 		return nil, err
 	}
-	b := &bodies{prompts: prompts{o.Seed, o.Vocab, o.Share / TokensPerID}, kind: o.Prompt, ignore: o.IgnoreEOS, most: o.MaxOutput}
+	b := &bodies{prompts: prompts{o.Seed, o.Vocab, known, o.Share / TokensPerID}, kind: o.Prompt, ignore: o.IgnoreEOS, most: o.MaxOutput}
 	b.head = append(append([]byte(`{"model":`), name...), `,"stream":true,"stream_options":{"include_usage":true},"temperature":0,`...)
 	return b, nil
 }

@@ -35,6 +35,7 @@ type Options struct {
 	Model     string        // "": the first that the endpoint names
 	Prompt    string        // of [Prompts]
 	Vocab     uint64        // token ids are below it
+	Words     string        // file of words for text prompts; "": the usual ones
 	Share     int           // leading tokens that rows without ids have in common
 	MaxOutput int           // bounds every answer, in tokens; 0: as the trace says
 	IgnoreEOS bool          // ask for answers of exactly the trace's length

@@ -4,7 +4,21 @@
 
 package openloop
 
-import "strconv"
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+)
+
+// The bounds of a file of words.
+const (
+	minWords     = 16 // else blocks would be alike by chance
+	maxWords     = 1 << 20
+	maxWordBytes = 16 << 20
+)
 
 // Keys of what no id of a trace stands for. Published ids are small.
 const (
@@ -15,9 +29,9 @@ const (
 	golden    = 0x9E37_79B9_7F4A_7C15 // splitmix64's step
 )
 
-// words are what text prompts are made of: short, one token each for a tokenizer of
-// words that knows them and mostly for those of models.
-var words = [16]string{
+// usualWords are what text prompts are made of: short, one token each for a tokenizer
+// of words that knows them and mostly for those of models.
+var usualWords = []string{
 	"alpha", "bravo", "charlie", "delta", "echo", "golf", "hotel", "india",
 	"kilo", "lima", "mike", "november", "oscar", "papa", "romeo", "sierra",
 }
@@ -28,7 +42,39 @@ var words = [16]string{
 type prompts struct {
 	seed  uint64
 	vocab uint64
+	words []string
 	share int // ids that rows without any have in common
+}
+
+// readWords reads a file of words with blanks between, each of which the endpoint's
+// tokenizer must know; without a name it returns the usual ones.
+func readWords(name string) ([]string, error) {
+	if name == "" {
+		return usualWords, nil
+	}
+	st, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("--words: %w", err)
+	case !st.Mode().IsRegular() || st.Size() > maxWordBytes:
+		return nil, fmt.Errorf("--words %s: must be a file of at most %d bytes", name, maxWordBytes)
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("--words: %w", err)
+	}
+	var all []string
+	for _, f := range bytes.Fields(b) {
+		if !utf8.Valid(f) || bytes.ContainsFunc(f, func(c rune) bool { return c < ' ' || c == '"' || c == '\\' }) {
+			return nil, fmt.Errorf("--words %s: %q: must be UTF-8 without quotes, backslashes and control characters", name, f)
+		}
+		all = append(all, string(f))
+	}
+	distinct := slices.Compact(slices.Sorted(slices.Values(all)))
+	if len(distinct) < minWords || len(all) > maxWords {
+		return nil, fmt.Errorf("--words %s: %d distinct words: must be %d to %d", name, len(distinct), minWords, maxWords)
+	}
+	return all, nil
 }
 
 // ids returns how many ids a row's prompt takes, the last one cut.
@@ -86,17 +132,13 @@ func (p *prompts) appendTokens(dst []byte, r *Row) []byte {
 // appendText appends a prompt's words with blanks between: as many as tokens.
 func (p *prompts) appendText(dst []byte, r *Row) []byte {
 	left := max(r.Input, 1)
+	span := uint64(len(p.words))
 	for k := 0; left > 0; k++ {
 		s := p.of(p.key(r, k))
 		n := min(left, TokensPerID)
-		bits := uint64(0)
-		for i := range n {
-			if i%len(words) == 0 {
-				bits = s.next()
-			}
-			dst = append(dst, words[bits%uint64(len(words))]...)
+		for range n {
+			dst = append(dst, p.words[(s.next()>>32)*span>>32]...)
 			dst = append(dst, ' ')
-			bits /= uint64(len(words))
 		}
 		left -= n
 	}

@@ -5,6 +5,8 @@ package openloop
 import (
 	"encoding/json"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -157,6 +159,29 @@ func TestBodyLives(t *testing.T) {
 	_ = later.Close()
 	if x.refs.Load() != 0 {
 		t.Errorf("%d readers left", x.refs.Load())
+	}
+}
+
+func TestWords(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "words")
+	for text, want := range map[string]string{
+		"a b c":                  "3 distinct words: must be 16",
+		strings.Repeat("a ", 99): "1 distinct words",
+		"a\x00b " + strings.Join(usualWords, " "): "must be UTF-8",
+		"a\"b":                                 "must be UTF-8",
+		"a\xffb":                               "must be UTF-8",
+		"x1 " + strings.Join(usualWords, "\n"): "",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := readWords(name)
+		if want == "" && (err != nil || len(got) != 17) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %q, %v; want %q", text, got, err, want)
+		}
+	}
+	if _, err := readWords(name + "x"); err == nil || !strings.HasPrefix(err.Error(), "--words: ") {
+		t.Errorf("no file: %v", err)
 	}
 }
 

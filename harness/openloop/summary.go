@@ -177,6 +177,10 @@ type Client struct {
 	Limited int     `json:"max_in_flight"`
 }
 
+// alike is how far apart two counts may be that should be equal but for a template's
+// tokens.
+const alike = 0.05
+
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // times sorts its argument.
@@ -234,6 +238,7 @@ func (r *replay) summary() *Summary {
 	s.caches(r)
 	s.foretold(r.recs)
 	s.Balance = r.balance()
+	s.doubt()
 	s.judge(r)
 	return s
 }
@@ -482,6 +487,17 @@ func evenness(all []WorkerShare, of func(*WorkerShare) int) float64 {
 		return 0
 	}
 	return float64(most) * float64(len(all)) / float64(sum)
+}
+
+// doubt notes what hints at prompts that the engine reads as others.
+func (s *Summary) doubt() {
+	t := &s.Tokens
+	if s.Requests.OK == s.Requests.Sent && math.Abs(float64(t.Prompt-t.Asked)) > alike*float64(t.Asked) {
+		s.Notes = append(s.Notes, fmt.Sprintf("engines count %d prompt tokens, the trace %d: a word is not a token (--words FILE, or --prompt tokens)", t.Prompt, t.Asked))
+	}
+	if most := s.Oracle.HitOfTrace; most != nil && *most > 1+alike {
+		s.Notes = append(s.Notes, fmt.Sprintf("%.2f times as many tokens were cached as the trace can reuse: caches were not empty (--reset), or prompts are alike to the engine (--words FILE)", *most))
+	}
 }
 
 // judge says whether the replay was an open loop, and what it cost.
