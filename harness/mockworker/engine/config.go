@@ -52,9 +52,10 @@ type Config struct {
 	// is. The rank waits for it.
 	Ended func(Stats)
 
-	Seed     uint64 // of the drawn tokens
-	Hash     string // vLLM's algorithm; "": sha256_cbor
-	HashSeed string // roots vLLM's chains, as PYTHONHASHSEED does; "": vLLM's own
+	audit    func(*scheduler) // a test's: sees the scheduler as each pass begins and ends
+	Seed     uint64           // of the drawn tokens
+	Hash     string           // vLLM's algorithm; "": sha256_cbor
+	HashSeed string           // roots vLLM's chains, as PYTHONHASHSEED does; "": vLLM's own
 }
 
 // The limits of a config.

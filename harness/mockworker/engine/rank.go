@@ -288,6 +288,9 @@ func (r *rank) begin() (due time.Time, ok bool) {
 		}
 		return time.Time{}, false
 	}
+	if r.cfg.audit != nil {
+		r.cfg.audit(&r.sched)
+	}
 	for _, j := range r.sched.pass.jobs {
 		if j.stats.Admitted.IsZero() {
 			j.stats.Admitted = now
@@ -314,6 +317,9 @@ func (r *rank) finish() {
 	r.mu.Lock()
 	defer r.unlock()
 	outputs := r.sched.settle(r.draw)
+	if r.cfg.audit != nil {
+		r.cfg.audit(&r.sched)
+	}
 	r.publish()
 	for _, o := range outputs {
 		r.deliver(o.job, o.output)
