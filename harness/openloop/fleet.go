@@ -56,6 +56,9 @@ type served struct {
 	Finish   string  `json:"finish"`
 }
 
+// over reports whether the request has ended: what is said of one that runs may change.
+func (q *served) over() bool { return q.Ended > 0 || q.Finish != "" }
+
 // Sample is one worker at one instant; or this client, under [clientName].
 type Sample struct {
 	At     time.Duration // since the replay's begin
@@ -86,6 +89,14 @@ func newFleet(url string) *fleet {
 	return &fleet{url: url, http: &http.Client{Timeout: askTime, Transport: &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: idleTime}}, byClient: make(map[string]*served), byID: make(map[string]*served)}
 }
 
+// statusError is an answer that is no success.
+type statusError struct {
+	code int
+	text string
+}
+
+func (e *statusError) Error() string { return e.text }
+
 func (f *fleet) close() { f.http.CloseIdleConnections() }
 
 func (f *fleet) ask(ctx context.Context, method, path string, out any) error {
@@ -103,7 +114,7 @@ func (f *fleet) ask(ctx context.Context, method, path string, out any) error {
 	case err != nil:
 		return err
 	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("%s %s%s: status %d: %.200s", method, f.url, path, resp.StatusCode, bytes.TrimSpace(b))
+		return &statusError{resp.StatusCode, fmt.Sprintf("%s %s%s: status %d: %.200s", method, f.url, path, resp.StatusCode, bytes.TrimSpace(b))}
 	case out == nil:
 		return nil
 	}
@@ -117,7 +128,7 @@ func (f *fleet) ask(ctx context.Context, method, path string, out any) error {
 // workers.
 func (f *fleet) begin(ctx context.Context, reset bool) ([]Worker, error) {
 	if reset {
-		if err := f.ask(ctx, http.MethodPost, "/admin/reset", nil); err != nil {
+		if err := f.reset(ctx); err != nil {
 			return nil, fmt.Errorf("--reset: %w", err)
 		}
 	}
@@ -130,6 +141,25 @@ func (f *fleet) begin(ctx context.Context, reset bool) ([]Worker, error) {
 	}
 	f.byClient, f.byID, f.lost = make(map[string]*served), make(map[string]*served), 0
 	return workers, nil
+}
+
+// reset empties the fleet. One that still runs what was asked before says that it
+// conflicts: it has a moment to end that.
+func (f *fleet) reset(ctx context.Context) error {
+	deadline := time.Now().Add(settleTime)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f.ask(ctx, http.MethodPost, "/admin/reset", nil)
+		if refused, ok := errors.AsType[*statusError](err); !ok || refused.code != http.StatusConflict || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 func (f *fleet) workers(ctx context.Context) ([]Worker, error) {
@@ -194,7 +224,7 @@ func (f *fleet) poll(ctx context.Context) error {
 		for i := range answer.Requests {
 			q := &answer.Requests[i]
 			at = max(at, q.N)
-			if settled = settled && (q.Ended > 0 || q.Finish != ""); settled {
+			if settled = settled && q.over(); settled {
 				f.since = at
 			}
 			f.keep(q)
@@ -256,7 +286,7 @@ func (f *fleet) join(recs []Record, id func(i int) string) int {
 			continue
 		}
 		q := f.of(id(i), r.ID)
-		if q == nil {
+		if q == nil || !q.over() {
 			if r.ok() {
 				missing++
 			}

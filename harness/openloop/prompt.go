@@ -64,7 +64,7 @@ func readWords(name string) ([]string, error) {
 		return nil, fmt.Errorf("--words: %w", err)
 	}
 	var all []string
-	for _, f := range bytes.Fields(b) {
+	for f := range bytes.FieldsSeq(b) {
 		if !utf8.Valid(f) || bytes.ContainsFunc(f, func(c rune) bool { return c < ' ' || c == '"' || c == '\\' }) {
 			return nil, fmt.Errorf("--words %s: %q: must be UTF-8 without quotes, backslashes and control characters", name, f)
 		}
