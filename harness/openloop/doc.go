@@ -36,4 +36,12 @@
 // that carries text; ITL is every later gap between two such events. How late a request
 // is sent is told apart: a replay whose own lateness is past its bound is marked
 // invalid, since then it was no open loop.
+//
+// # Twice the same
+//
+// The seed and the rows settle every request's bytes, id and due time, the trace's reuse
+// and the model oracle, so these are equal in every replay. Requests due at one instant
+// are sent in their order. What engines find in their caches when one arrives depends on
+// how far they are with those before it, and so on timing: the fleet's oracle differs by
+// what that moves, unless requests are sent one by one.
 package openloop

@@ -30,6 +30,7 @@ type Options struct {
 	Trace     string // file, or [Conversation], or [Generated]
 	Rows      Range
 	Speedup   float64
+	OneByOne  bool          // each request after the answer before, instead of at its time
 	For       time.Duration // no request is due later; 0: all are sent
 	URL       string        // of the endpoint, without /v1
 	Model     string        // "": the first that the endpoint names

@@ -6,11 +6,13 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"kindex/harness/trial"
 )
@@ -245,4 +247,33 @@ func TestForms(t *testing.T) {
 			t.Errorf("sent %q, answered %q: %q, want %q", test[0], test[1], got, test[2])
 		}
 	}
+}
+
+// FuzzAnswer: however an answer is cut, its record is the same, and sound.
+func FuzzAnswer(f *testing.F) {
+	f.Add([]byte("data: {\"id\":\"a\",\"choices\":[{\"text\":\"x\",\"finish_reason\":null}]}\n\ndata: [DONE]\n\n"), 9)
+	f.Add([]byte("data:{\"choices\":[{\"delta\":{\"content\":\"x\"},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":7,\"prompt_tokens_details\":{\"cached_tokens\":-3}}}\r\n"), 3)
+	f.Add([]byte("data: {\"error\":{\"code\":5}}\n"), 1)
+	f.Fuzz(func(t *testing.T, in []byte, at int) {
+		read := func(parts ...[]byte) (*Record, bool) {
+			rec := &newRecords(make([]Row, 1), make([]time.Duration, 1))[0]
+			rec.Error = ""
+			a := answer{rec: rec, gaps: &histogram{}}
+			for _, p := range parts {
+				if a.feed(p, 1) != nil {
+					return &Record{}, false
+				}
+			}
+			if rec.Pieces < 0 || rec.Prompt < unknown || rec.Cached < unknown || rec.Pieces > 0 && rec.First < 0 || len(rec.Error) > utf8.UTFMax*maxErrorName+len("error ") {
+				t.Errorf("%+v", rec)
+			}
+			return &Record{ID: rec.ID, Pieces: rec.Pieces, Prompt: rec.Prompt, Cached: rec.Cached, Completion: rec.Completion, Finish: rec.Finish, Error: rec.Error}, a.ended
+		}
+		at = min(max(at, 0), len(in))
+		whole, ended := read(in)
+		cut, alsoEnded := read(in[:at], in[at:])
+		if !reflect.DeepEqual(whole, cut) || ended != alsoEnded {
+			t.Errorf("%+v, %v; cut at %d: %+v, %v", whole, ended, at, cut, alsoEnded)
+		}
+	})
 }

@@ -21,7 +21,11 @@ func (s *Summary) writeReport(w io.Writer, plots []string) error {
 	if !s.Valid {
 		verdict = "INVALID"
 	}
-	fmt.Fprintf(&b, "# Replay of %s, rows %d to %d, %g times as fast: %s\n\n", s.Trace, s.FirstRow, s.LastRow, s.Speedup, verdict)
+	pace := fmt.Sprintf("%g times as fast", s.Speedup)
+	if s.OneByOne {
+		pace = "one by one"
+	}
+	fmt.Fprintf(&b, "# Replay of %s, rows %d to %d, %s: %s\n\n", s.Trace, s.FirstRow, s.LastRow, pace, verdict)
 	for _, why := range s.Invalid {
 		fmt.Fprintf(&b, "- INVALID: %s.\n", why)
 	}

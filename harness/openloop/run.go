@@ -49,6 +49,9 @@ func Run(ctx context.Context, o *Options, stderr io.Writer) (*Result, error) {
 	if o.For > 0 {
 		r.cut(o.For)
 	}
+	if o.OneByOne {
+		clear(r.due)
+	}
 	r.recs = newRecords(trace.Rows, r.due)
 	if err := r.open(ctx); err != nil {
 		return nil, err
@@ -201,6 +204,12 @@ func (r *replay) one(ctx context.Context, i int) {
 	var once sync.Once
 	wrote := func() { once.Do(func() { close(written) }) }
 	r.client.inFlight.Add(1)
+	if r.o.OneByOne {
+		rec.Due = r.client.since()
+		r.client.send(ctx, rec, r.id(i), b, wrote)
+		r.client.inFlight.Add(-1)
+		return
+	}
 	r.requests.Go(func() {
 		defer wrote()
 		defer r.client.inFlight.Add(-1)

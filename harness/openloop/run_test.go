@@ -125,6 +125,30 @@ func TestTwice(t *testing.T) {
 	}
 }
 
+// TestOneByOne: never two at once, in the trace's order, and everything equal in two
+// replays.
+func TestOneByOne(t *testing.T) {
+	f := newFake(t)
+	o := f.options()
+	o.OneByOne, o.Speedup, o.Rows = true, 1e-9, Range{0, 59}
+	a := replayed(t, o)
+	for i, id := range f.order {
+		if want := "replay-3-" + known(i); id != want {
+			t.Errorf("%s was the %d-th, want %s", id, i, want)
+		}
+	}
+	b := replayed(t, o)
+	for i := range a.Records {
+		x, y := &a.Records[i], &b.Records[i]
+		if x.Cached != y.Cached || x.Worker != y.Worker || x.FleetOracle != y.FleetOracle || x.FleetOracle == unknown {
+			t.Errorf("row %d: %+v, then %+v", i, x, y)
+		}
+	}
+	if s := a.Summary; s.Client.Flying != 1 || !s.Valid || s.Cache.Cached != s.Oracle.Trace {
+		t.Errorf("%d at once, valid %v, cached %d of %d", s.Client.Flying, s.Valid, s.Cache.Cached, s.Oracle.Trace)
+	}
+}
+
 // TestGatewayIDs joins through the answer's id where the gateway makes its own.
 func TestGatewayIDs(t *testing.T) {
 	f := newFake(t)

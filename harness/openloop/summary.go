@@ -39,6 +39,7 @@ type Summary struct {
 	FirstRow    int           `json:"first_row"` // least and greatest number of a row
 	LastRow     int           `json:"last_row"`
 	Speedup     float64       `json:"speedup"`
+	OneByOne    bool          `json:"one_by_one,omitempty"` // not an open loop: the speedup is not used
 	Seed        uint64        `json:"seed"`
 	WallS       float64       `json:"wall_s"`
 	SpanS       float64       `json:"span_s"` // when the last request was due
@@ -217,7 +218,7 @@ func share(a, b int) float64 {
 
 func (r *replay) summary() *Summary {
 	s := &Summary{
-		URL: r.o.URL, Model: r.model, Prompt: r.o.Prompt, Trace: r.trace.Name, Speedup: r.o.Speedup, Seed: r.o.Seed,
+		URL: r.o.URL, Model: r.model, Prompt: r.o.Prompt, Trace: r.trace.Name, Speedup: r.o.Speedup, OneByOne: r.o.OneByOne, Seed: r.o.Seed,
 		WallS: r.wall.Seconds(), Interrupted: r.interrupted, Machine: r.machine, Errors: map[string]int{}, Finish: map[string]int{},
 		ITL: r.client.gaps.times(), Notes: slices.Concat(r.trace.Notes, r.notes),
 	}
