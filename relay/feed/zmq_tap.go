@@ -113,11 +113,14 @@ func (t *zmqTap) fallBack() bool {
 		return true
 	}
 	err := t.open()
+	now := time.Now()
 	if err != nil {
-		now := time.Now()
 		t.s.Disconnected(err.Error(), now)
-		t.next(now)
 	}
+	// What wakes the tap from now on may be another thing.
+	t.look.Stop()
+	t.wake = time.Time{}
+	t.next(now)
 	return err == nil
 }
 
@@ -188,6 +191,8 @@ func (t *zmqTap) closeSockets() {
 			_ = s.Close()
 		}
 	}
+	// A tap whose sockets could not be had goes on without.
+	t.subWait, t.monWait, t.sub, t.mon = nil, nil, nil, nil
 }
 
 // serve pumps the tap whenever w's socket signals, until the tap is closed.

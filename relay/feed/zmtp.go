@@ -142,10 +142,14 @@ func readReady(c net.Conn) error {
 
 // cut takes a string with its length before it off b.
 func cut(b []byte) (head, rest []byte, ok bool) {
-	if len(b) == 0 || int(b[0]) > len(b)-1 {
+	if len(b) == 0 {
 		return nil, nil, false
 	}
-	return b[1 : 1+b[0]], b[1+b[0]:], true
+	end := 1 + int(b[0])
+	if end > len(b) {
+		return nil, nil, false
+	}
+	return b[1:end], b[end:], true
 }
 
 // framer cuts what is read into messages. Payloads alias its pages, which are not

@@ -16,6 +16,10 @@ import (
 	"kindex/internal/fdwait"
 )
 
+// pongTime bounds the writing of answers, for which a socket's buffer has room.
+// Chosen, not measured.
+const pongTime = time.Second
+
 // link is a tap's connection to a publisher.
 type link struct {
 	conn net.Conn
@@ -141,7 +145,10 @@ func (t *zmqTap) readLink(l *link, fd uintptr) (more bool) {
 		clear(t.msgs)
 	}
 	if len(l.pong) > 0 && err == nil {
-		_, err = l.conn.Write(l.pong)
+		// A peer that asks and reads no answers is let go of: mu is held meanwhile.
+		if err = l.conn.SetWriteDeadline(time.Now().Add(pongTime)); err == nil {
+			_, err = l.conn.Write(l.pong)
+		}
 		l.pong = l.pong[:0]
 	}
 	if err != nil {

@@ -122,9 +122,23 @@ func TestFramerRefuses(t *testing.T) {
 	}
 }
 
+// A command's name may have 255 bytes, the most that its length can say.
+func TestLongestName(t *testing.T) {
+	body := append([]byte{255}, bytes.Repeat([]byte{'x'}, 300)...)
+	name, rest, ok := cut(body)
+	if !ok || len(name) != 255 || len(rest) != 45 {
+		t.Errorf("a name of %d bytes and %d more (%v), want 255 and 45", len(name), len(rest), ok)
+	}
+	stream := binary.BigEndian.AppendUint64([]byte{flagCommand | flagLong}, uint64(len(body)))
+	if _, _, err := cutAll(append(stream, body...), 1<<30, 1<<20); err != nil {
+		t.Errorf("a command that means nothing: %v", err)
+	}
+}
+
 func FuzzFramer(f *testing.F) {
 	f.Add(appendMessage(nil, wire.MakeMessage("kv", 7, []byte("payload"))...), uint8(3))
 	f.Add(appendCommand(nil, "PING", "\x00\x00x"), uint8(1))
+	f.Add(append([]byte{flagCommand | flagLong, 0, 0, 0, 0, 0, 0, 1, 44, 255}, make([]byte, 299)...), uint8(9))
 	f.Fuzz(func(t *testing.T, stream []byte, size uint8) {
 		whole, _, errWhole := cutAll(stream, 1<<30, 1<<12)
 		pieces, _, errPieces := cutAll(stream, int(size)+1, 1<<12)
