@@ -63,7 +63,7 @@ const httpOff = "off"
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
-	limits := feed.Limits{}.WithDefaults()
+	limits := feed.Limits{}.Thorough().WithDefaults()
 	return Config{
 		Listen: "127.0.0.1:9400",
 		HTTP:   "127.0.0.1:9399",

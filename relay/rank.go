@@ -180,6 +180,7 @@ func (r *Rank) Forget(why feed.Forget, _ *feed.Faults) {
 		r.counts.restarts++
 		r.norm.Restart()
 		r.hashes.Restart()
+		r.blockSize = r.norm.BlockSize()
 	case feed.ForgetResync:
 		r.why = "what was lost has come after all"
 		r.counts.resyncs++

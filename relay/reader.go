@@ -126,7 +126,7 @@ func (r *reader) judge() verdict {
 		switch {
 		case found && h.at(i).hole && h.at(i).to != c.Sequence, found && !h.at(i).hole && c.Check != 0 && c.Check != h.at(i).check:
 			return bad
-		case found, h.len() > 0 && c.Sequence+1 == h.at(h.from).from:
+		case found, h.len() > 0 && c.Sequence < h.at(h.from).from && c.Sequence+1 == h.at(h.from).from:
 			return good
 		}
 		return bad

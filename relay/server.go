@@ -217,11 +217,11 @@ func (s *server) finish(method string, err *error) {
 // returned function gives back.
 func (s *server) subscriptionRoom(e *served, c contract) (func(), error) {
 	var n int64
-	mine := e.stats.subscribers[c].Add(1)
-	for other := range e.stats.subscribers {
-		n += e.stats.subscribers[other].Load()
+	e.stats.subscribers[c].Add(1)
+	for i := range e.stats.subscribers {
+		n += e.stats.subscribers[i].Load()
 	}
-	if n > int64(s.o.maxSubscriptions) && mine > 0 {
+	if n > int64(s.o.maxSubscriptions) {
 		e.stats.subscribers[c].Add(-1)
 		e.stats.refused.Add(1)
 		return nil, status.Errorf(codes.ResourceExhausted,

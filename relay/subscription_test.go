@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -161,6 +162,27 @@ func TestOwnCursors(t *testing.T) {
 		if r.resets != c.resets || r.snapshots != c.resets || r.batches != c.batches || r.last != 29 {
 			t.Errorf("%s: %d resets, %d snapshots, %d batches up to %d, want %d, %d, %d up to 29", c.name, r.resets, r.snapshots, r.batches, r.last, c.resets, c.resets, c.batches)
 		}
+	}
+}
+
+// No batch has the greatest number that there is: a cursor of it is beyond the
+// newest, also where the history begins at the number that would follow.
+func TestGreatestCursor(t *testing.T) {
+	e, ps := openTest(t, 1, nil)
+	ps[0].connect()
+	feedChain(ps[0], 0, 29)
+	greatest := Cursor{Epoch: e.Ranks()[0].Info().Epoch, Sequence: math.MaxUint64}
+	rp := newReplica(FormOwn, RulesOwn)
+	r := rp.rank(t, 0)
+	if err := rp.drain(t, subscribe(t, e, SubscribeRequest{Cursors: []Cursor{greatest}})); err != nil {
+		t.Fatal(err)
+	}
+	if r.resets != 1 || r.batches != 30 {
+		t.Errorf("%d resets and %d batches, want 1 and all 30", r.resets, r.batches)
+	}
+	_, err := e.Subscribe(SubscribeRequest{Form: FormPeer, Rules: RulesPeer, Cursors: []Cursor{greatest}})
+	if reason := endReason(t, err); reason != EndOutOfRange {
+		t.Errorf("the peer's contract: %v, want out of range", err)
 	}
 }
 
