@@ -126,9 +126,10 @@ type Item struct {
 	Chunk    Chunk
 	Standing Standing
 
-	// LastSequence is the number of the last batch told of this rank (by a batch,
-	// a hole or a snapshot's end); 0 before the first.
+	// LastSequence is the number of the last batch told of this rank (by a batch, a
+	// hole, a snapshot's end or the cursor); 0 before the first: Told is false then.
 	LastSequence uint64
+	Told         bool
 
 	// Load is the newest load record to go with this item: an encoded message
 	// smg.grpc.common.EngineLoad. Empty: none is known or due. Where several

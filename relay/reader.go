@@ -43,6 +43,7 @@ type reader struct {
 	chunk  int    // the next of snap
 	told   uint64 // the version of the standing told
 	last   uint64 // the number of the last batch told
+	any    bool   // last means something
 	begun  bool   // a batch or a chunk was told
 	toldAt time.Time
 
@@ -51,7 +52,7 @@ type reader struct {
 }
 
 func (r *reader) item(kind ItemKind) Item {
-	return Item{Kind: kind, Rank: r.rank.number, Epoch: r.epoch, LastSequence: r.last}
+	return Item{Kind: kind, Rank: r.rank.number, Epoch: r.epoch, LastSequence: r.last, Told: r.any}
 }
 
 func (r *reader) follow(pos uint64) {
@@ -65,7 +66,7 @@ func (r *reader) follow(pos uint64) {
 func (r *reader) begin() {
 	rank := r.rank
 	r.release()
-	r.epoch, r.last = rank.epoch, 0
+	r.epoch, r.last, r.any = rank.epoch, 0, false
 	r.following.Store(false)
 	switch {
 	case rank.hist.whole():
@@ -103,7 +104,7 @@ func (r *reader) beginPeer(resumed, pooled bool) error {
 	case h.len() == 0 || seq+1 < h.at(h.from).from || h.from == h.first && h.at(h.from).hole && seq < h.at(h.from).to:
 		return endf(EndOutOfRange, "batch %d is below what is kept (%s): subscribe from 0", seq, rank.oldest())
 	}
-	r.last = seq
+	r.last, r.any = seq, true
 	r.follow(h.after(seq))
 	return nil
 }
@@ -202,7 +203,8 @@ func (s *Subscription) tellChunk(r *reader) bool {
 		return false
 	}
 	r.begun = true
-	if r.last = c.Through; s.form == FormPeer {
+	r.last, r.any = c.Through, true
+	if s.form == FormPeer {
 		r.last = c.Sequence
 	}
 	s.item = r.item(ItemChunk)
@@ -224,7 +226,7 @@ func (r *reader) decide() verdict {
 	}
 	v := r.judge()
 	if v == good {
-		r.epoch, r.last = r.rank.epoch, r.cursor.Sequence
+		r.epoch, r.last, r.any = r.rank.epoch, r.cursor.Sequence, true
 		r.follow(r.rank.hist.after(r.last))
 	}
 	return v
@@ -286,7 +288,7 @@ func (s *Subscription) tellHistory(r *reader) bool {
 	h := &r.rank.hist
 	pos := r.pos.Load()
 	for s.rules == RulesPeer && pos < h.head && h.at(pos).hole {
-		r.last = h.at(pos).to
+		r.last, r.any = h.at(pos).to, true
 		pos++
 	}
 	if pos == h.head {
@@ -294,7 +296,7 @@ func (s *Subscription) tellHistory(r *reader) bool {
 		return false
 	}
 	if e := h.at(pos); e.hole {
-		r.last = e.to
+		r.last, r.any = e.to, true
 		r.pos.Store(pos + 1)
 		s.item = r.item(ItemHole)
 		s.item.Hole = Hole{e.from, e.to, e.why}
@@ -321,7 +323,7 @@ func (s *Subscription) tellHistory(r *reader) bool {
 			break
 		}
 	}
-	r.begun = true
+	r.any, r.begun = true, true
 	r.pos.Store(pos)
 	s.item = r.item(ItemBatches)
 	s.item.Batches = s.batches

@@ -80,10 +80,10 @@ func describe(e *served, now time.Time) *relayv1.Engine {
 	return d
 }
 
-func standingOf(s Standing, has bool, last uint64, age time.Duration) *relayv1.Standing {
+func standingOf(s Standing, told bool, last uint64, age time.Duration) *relayv1.Standing {
 	return &relayv1.Standing{
 		Primed: s.Primed, Exact: s.Exact, Why: s.Why,
-		Any: has, Sequence: last, AgeMs: uint64(age.Milliseconds()),
+		Any: told, Sequence: last, AgeMs: uint64(age.Milliseconds()),
 	}
 }
 
@@ -207,9 +207,9 @@ func (k sink) own(it *Item, form Form) error {
 			Reset_: &relayv1.Reset{Why: it.Why, Any: it.Any, Newest: it.Newest},
 		}})
 	case ItemStanding:
-		st := k.e.engine.Ranks()[it.Rank].Info()
+		last := k.e.engine.Ranks()[it.Rank].Info().LastBatch
 		return k.told(it, &relayv1.SubscribeResponse{Body: &relayv1.SubscribeResponse_Standing{
-			Standing: standingOf(it.Standing, st.Has, it.LastSequence, age(st.LastBatch, time.Now())),
+			Standing: standingOf(it.Standing, it.Told, it.LastSequence, age(last, time.Now())),
 		}})
 	}
 	return nil

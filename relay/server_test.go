@@ -148,8 +148,8 @@ func TestOwnContract(t *testing.T) {
 			switch body := m.GetBody().(type) {
 			case *relayv1.SubscribeResponse_Standing:
 				standings++
-				if st := body.Standing; !st.GetPrimed() || !st.GetExact() || st.GetWhy() != "" {
-					t.Errorf("standing %v, want primed and exact", st)
+				if st := body.Standing; !st.GetPrimed() || !st.GetExact() || st.GetWhy() != "" || st.GetAny() {
+					t.Errorf("standing %v, want primed and exact, and that no batch was sent yet", st)
 				}
 			case *relayv1.SubscribeResponse_Batch:
 				checkOwnBatch(t, m, body.Batch, uint64(batches), tokens)

@@ -115,6 +115,7 @@ func (r *Rank) stats(st *RankStats) {
 		"contradiction":   st.Live.Contradictions,
 		"too_many_blocks": st.Live.Refused,
 		"too_many_copies": st.Live.CopiesCapped,
+		"peer_untold":     st.Live.PeerUntold,
 	}
 	for reason, n := range r.dec.Drops() {
 		st.Dropped[wire.Reason(reason).String()] = n

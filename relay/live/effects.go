@@ -62,9 +62,6 @@ type effect struct {
 // blobRef is where a block's tokens are.
 type blobRef struct{ ref, size uint32 }
 
-// Empty reports whether the batch changed nothing.
-func (fx *Effects) Empty() bool { return len(fx.list) == 0 }
-
 func (fx *Effects) reset(s *State) {
 	clear(fx.list) // attributes are not kept alive
 	*fx = Effects{
