@@ -8,25 +8,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"net"
-	"net/http"
-	"net/http/httputil"
 	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/valyala/fasthttp"
 )
+
+// maxProxied bounds a request's body, in bytes.
+const maxProxied = 64 << 20
 
 // Proxy hands each request to the next of its upstreams, whatever is in it, and its
 // answer back as it comes: the router that knows nothing, to hold others against.
 type Proxy struct {
 	Addr string // host:port where it listens
 
-	server http.Server
-	served sync.WaitGroup
-	next   atomic.Uint64
-	urls   []*url.URL
+	server    fasthttp.Server
+	served    sync.WaitGroup
+	next      atomic.Uint64
+	upstreams []upstream
+}
+
+type upstream struct {
+	client *fasthttp.HostClient
+	path   string // before the request's own
 }
 
 // OpenProxy begins to serve at addr.
@@ -40,9 +47,14 @@ func OpenProxy(addr string, upstreams []string) (*Proxy, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--upstream: %w", err)
 		}
-		p.urls = append(p.urls, u)
+		p.upstreams = append(p.upstreams, upstream{&fasthttp.HostClient{
+			Addr: fasthttp.AddMissingPort(u.Host, u.Scheme == "https"), IsTLS: u.Scheme == "https",
+			Dial:     func(addr string) (net.Conn, error) { return fasthttp.DialTimeout(addr, dialTime) },
+			MaxConns: maxInFlight, MaxIdleConnDuration: idleTime, MaxIdemponentCallAttempts: 1,
+			DisableHeaderNamesNormalizing: true, DisablePathNormalizing: true, NoDefaultUserAgentHeader: true,
+		}, u.Path})
 	}
-	if len(p.urls) == 0 {
+	if len(p.upstreams) == 0 {
 		return nil, errors.New("--upstream: give the engines' addresses, like http://127.0.0.1:8000,http://127.0.0.1:8001")
 	}
 	l, err := net.Listen("tcp", addr)
@@ -50,53 +62,42 @@ func OpenProxy(addr string, upstreams []string) (*Proxy, error) {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
 	p.Addr = l.Addr().String()
-	quiet := log.New(discard{}, "", 0)
-	proxy := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(p.urls[(p.next.Add(1)-1)%uint64(len(p.urls))])
-			r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]
-		},
-		FlushInterval: -1, // events go on as they come
-		BufferPool:    &buffers{},
-		ErrorLog:      quiet, // the client is told
-		Transport: &http.Transport{
-			DialContext:         (&net.Dialer{Timeout: dialTime}).DialContext,
-			MaxIdleConns:        maxInFlight,
-			MaxIdleConnsPerHost: maxInFlight,
-			IdleConnTimeout:     idleTime,
-			DisableCompression:  true,
-			WriteBufferSize:     64 << 10,
-		},
+	p.server = fasthttp.Server{
+		Handler: p.pass, Logger: quiet{}, MaxRequestBodySize: maxProxied, Concurrency: maxInFlight, IdleTimeout: 2 * dialTime, ReadBufferSize: 16 << 10,
+		DisableHeaderNamesNormalizing: true, NoDefaultServerHeader: true, NoDefaultDate: true, CloseOnShutdown: true,
 	}
-	p.server = http.Server{Handler: proxy, ReadHeaderTimeout: dialTime, IdleTimeout: 2 * idleTime, ErrorLog: quiet}
 	p.served.Go(func() { _ = p.server.Serve(l) })
 	return p, nil
+}
+
+// pass hands one request on. The server reads the answer's body as it comes, and
+// breaks off with it.
+func (p *Proxy) pass(ctx *fasthttp.RequestCtx) {
+	up := &p.upstreams[(p.next.Add(1)-1)%uint64(len(p.upstreams))]
+	req, resp := &ctx.Request, &ctx.Response
+	req.Header.Del("Connection")
+	req.SetHost(up.client.Addr)
+	if up.path != "" {
+		req.URI().SetPath(up.path + string(req.URI().Path()))
+	}
+	resp.StreamBody = true
+	if err := up.client.Do(req, resp); err != nil {
+		ctx.Error(fmt.Sprintf("%s does not answer: %v", up.client.Addr, err), fasthttp.StatusBadGateway)
+		return
+	}
+	resp.Header.Del("Connection")
 }
 
 // Close ends it: what is on the way has a second to end by itself.
 func (p *Proxy) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if p.server.Shutdown(ctx) != nil {
-		_ = p.server.Close()
+	if p.server.ShutdownWithContext(ctx) == nil {
+		p.served.Wait()
 	}
-	p.served.Wait()
 }
 
-type discard struct{}
+type quiet struct{}
 
-func (discard) Write(b []byte) (int, error) { return len(b), nil }
-
-// buffers lends the proxy its buffers.
-type buffers struct{ pool sync.Pool }
-
-// Get implements [httputil.BufferPool].
-func (b *buffers) Get() []byte {
-	if x, ok := b.pool.Get().(*[]byte); ok {
-		return *x
-	}
-	return make([]byte, 16<<10)
-}
-
-// Put implements [httputil.BufferPool].
-func (b *buffers) Put(x []byte) { b.pool.Put(&x) }
+// Printf implements [fasthttp.Logger]: clients are told what goes wrong.
+func (quiet) Printf(string, ...any) {}

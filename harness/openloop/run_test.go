@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -313,4 +314,50 @@ func TestProxy(t *testing.T) {
 	if _, err := OpenProxy("127.0.0.1:0", nil); err == nil || !strings.Contains(err.Error(), "--upstream") {
 		t.Errorf("no upstream: %v", err)
 	}
+}
+
+// TestProxyBreaks: what breaks behind the proxy breaks before it, and a client that
+// goes away ends the engine's work.
+func TestProxyBreaks(t *testing.T) {
+	f := newFake(t)
+	gone := make(chan struct{})
+	var once sync.Once
+	f.fail = func(n int, w http.ResponseWriter) bool {
+		switch n % 4 {
+		case 0:
+			http.Error(w, "busy", http.StatusServiceUnavailable)
+		case 1:
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "data: {\"id\":\"q\",\"choices\":[{\"text\":\"x\",\"finish_reason\":null}]}\n\n")
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		case 2:
+			panic(http.ErrAbortHandler)
+		default: // an answer without end
+			w.Header().Set("Content-Type", "text/event-stream")
+			for {
+				if _, err := io.WriteString(w, "data: {\"id\":\"q\",\"choices\":[{\"text\":\"x\",\"finish_reason\":null}]}\n\n"); err != nil {
+					once.Do(func() { close(gone) })
+					return true
+				}
+				_ = http.NewResponseController(w).Flush()
+				time.Sleep(time.Millisecond)
+			}
+		}
+		return true
+	}
+	p, err := OpenProxy("127.0.0.1:0", []string{f.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	o := f.options()
+	o.URL, o.Oracle, o.Reset, o.Model, o.Timeout = "http://"+p.Addr, "", false, "m", 2*time.Second
+	s := replayed(t, o).Summary
+	for kind, n := range map[string]int{"status 503": 10, errCut: 10, "status 502": 10, errTimeout: 10} {
+		if s.Errors[kind] != n {
+			t.Errorf("%s: %d, want %d", kind, s.Errors[kind], n)
+		}
+	}
+	<-gone
 }
