@@ -125,6 +125,7 @@ func (r *Rank) Commit(f *feed.Faults) {
 		e.bodies[FormPeer] = r.hist.keep(r.peer)
 	}
 	r.hist.add(e)
+	r.snapshots.passed(r)
 	r.mu.Unlock()
 	r.engine.waker.wake()
 	r.engine.cfg.Load.Output(r.number, now)
@@ -166,6 +167,7 @@ func (r *Rank) Lost(from, to uint64, why string) {
 	r.counts.holes++
 	r.counts.lost += to - from + 1
 	r.hist.add(entry{from: from, to: to, hole: true, why: why, received: time.Now().UnixNano()})
+	r.snapshots.passed(r)
 	r.mu.Unlock()
 	r.engine.waker.wake()
 }
@@ -188,6 +190,7 @@ func (r *Rank) Forget(why feed.Forget, _ *feed.Faults) {
 	r.live.Clear()
 	r.hist.reset()
 	r.has, r.last, r.check, r.unknown, r.received = false, 0, 0, 0, time.Time{}
+	r.snapshots.passed(r)
 	r.mu.Unlock()
 	r.engine.waker.wake()
 }

@@ -5,6 +5,7 @@
 package relay
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,8 +47,36 @@ type snapshot struct {
 type snapshots struct {
 	mu   sync.Mutex
 	kept [numForms][]*snapshot // oldest first
+	open atomic.Int32          // how many that are
 
 	cuts, shared atomic.Uint64
+}
+
+// passed drops what r's history has passed by. A cut keeps all that changes from
+// being used again, and a reader that is stuck would hold its own for ever. r is
+// locked.
+func (ss *snapshots) passed(r *Rank) {
+	if ss.open.Load() == 0 {
+		return
+	}
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for form := range ss.kept {
+		ss.expire(r, Form(form))
+	}
+}
+
+// expire drops those that fell out of the history: whoever is told one will have to
+// begin anew. r is locked for reading, mu is held.
+func (ss *snapshots) expire(r *Rank, form Form) {
+	kept := ss.kept[form]
+	n := 0
+	for n < len(kept) && kept[n].ready.Load() && (kept[n].epoch != r.epoch || kept[n].pos < r.hist.tail) {
+		kept[n].drop()
+		n++
+	}
+	ss.kept[form] = slices.Delete(kept, 0, n)
+	ss.open.Add(int32(-n))
 }
 
 // join returns a snapshot to be told, perhaps not ready yet. leave must be called
@@ -55,17 +84,12 @@ type snapshots struct {
 func (ss *snapshots) join(r *Rank, form Form) *snapshot {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
+	ss.expire(r, form)
 	kept := ss.kept[form]
-	// Whoever is told one that fell out of the history will have to begin anew.
-	for len(kept) > 0 && kept[0].ready.Load() && (kept[0].epoch != r.epoch || kept[0].pos < r.hist.tail) {
-		kept[0].drop()
-		kept = kept[1:]
-	}
 	if n := len(kept); n > 0 {
 		s := kept[n-1]
 		near := uint64(r.hist.kept() / maxSnapshots)
 		if !s.ready.Load() || r.hist.head-s.pos <= near || n >= maxSnapshots {
-			ss.kept[form] = kept
 			s.refs++
 			ss.shared.Add(1)
 			return s
@@ -73,6 +97,7 @@ func (ss *snapshots) join(r *Rank, form Form) *snapshot {
 	}
 	s := &snapshot{form: form, refs: 1}
 	ss.kept[form] = append(kept, s)
+	ss.open.Add(1)
 	ss.cuts.Add(1)
 	r.engine.run(func() { r.cut(s) })
 	return s
@@ -101,6 +126,7 @@ func (ss *snapshots) remove(s *snapshot) {
 	for i := range kept {
 		if kept[i] == s {
 			ss.kept[s.form] = append(kept[:i:i], kept[i+1:]...)
+			ss.open.Add(-1)
 			break
 		}
 	}

@@ -220,6 +220,38 @@ func TestFallsBehind(t *testing.T) {
 	}
 }
 
+// A subscriber that takes a part of a snapshot and no more does not keep its cut
+// open, and with it the memory of whatever comes and goes, past the history.
+func TestStuckInASnapshot(t *testing.T) {
+	for _, form := range []Form{FormOwn, FormPeer} {
+		e, ps := openTest(t, 1, func(c *EngineConfig) { c.HistoryBatches = 10 })
+		p := ps[0]
+		p.connect()
+		feedChain(p, 0, 2_500) // more than one chunk of blocks
+		s := subscribe(t, e, SubscribeRequest{Form: form, Rules: RulesPeer})
+		for {
+			it, err := s.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if it.Kind == ItemChunk {
+				break
+			}
+		}
+		rank := e.Ranks()[0]
+		if st := rank.Stats(); st.Live.Cuts != 1 {
+			t.Fatalf("form %d: %d cuts are open in the middle of a snapshot, want 1", form, st.Live.Cuts)
+		}
+		feedChain(p, 2_501, 2_501+lagEntries)
+		if st := rank.Stats(); st.Live.Cuts != 0 || rank.snapshots.open.Load() != 0 {
+			t.Errorf("form %d: %d cuts are open once the history has passed, want none", form, st.Live.Cuts)
+		}
+		if _, err := s.Next(t.Context()); endReason(t, err) != EndOutOfRange {
+			t.Errorf("form %d: %v, want out of range", form, err)
+		}
+	}
+}
+
 // A batch of which nothing counts, or nothing can be read, keeps its number.
 func TestEmptyBatches(t *testing.T) {
 	e, ps := openTest(t, 1, nil)
