@@ -40,7 +40,7 @@ func program(name string) string { return filepath.Join(os.Getenv(programsEnv), 
 type mockEngine struct {
 	engine.Ready
 	*process
-	admin *client
+	admin, api *client
 }
 
 // startMock starts a mock engine on ports of the system's choice.
@@ -48,7 +48,7 @@ func startMock(t *testing.T, name, kind string, args ...string) *mockEngine {
 	t.Helper()
 	args = append([]string{
 		program("mockworker"), "--engine", kind, "--pub", "tcp://127.0.0.1:0", "--replay", "tcp://127.0.0.1:0",
-		"--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--pass", "0s",
+		"--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--pass", "0s",
 	}, args...)
 	m := &mockEngine{process: start(t, name, nil, args...)}
 	eventually(t, 20*time.Second, name+" to be ready", func() (bool, string) {
@@ -62,29 +62,30 @@ func startMock(t *testing.T, name, kind string, args ...string) *mockEngine {
 		return json.Unmarshal(data, &m.Ready) == nil, string(data)
 	})
 	m.admin = &client{base: "http://" + m.Admin, http: http.Client{Timeout: 10 * time.Second}}
+	m.api = &client{base: "http://" + m.HTTP, http: http.Client{Timeout: 10 * time.Second}}
 	return m
 }
 
 // truth returns what each rank's cache holds.
 func (m *mockEngine) truth(t *testing.T) []engine.Truth {
 	t.Helper()
-	var out []engine.Truth
-	m.admin.must(t, http.StatusOK, http.MethodGet, "/truth", nil, &out)
-	return out
+	var out engine.CacheContent
+	m.admin.must(t, http.StatusOK, http.MethodGet, "/admin/cache/w0", nil, &out)
+	return out.Ranks
 }
 
 // reuse returns what each rank would find of a prompt.
-func (m *mockEngine) reuse(t *testing.T, prompt []uint32) []engine.Reuse {
+func (m *mockEngine) reuse(t *testing.T, prompt []uint32) engine.RankTokens {
 	t.Helper()
-	var out []engine.Reuse
-	m.admin.must(t, http.StatusOK, http.MethodPost, "/reuse", map[string]any{"token_ids": prompt}, &out)
-	return out
+	var out engine.TruthReuse
+	m.admin.must(t, http.StatusOK, http.MethodPost, "/admin/truth", map[string]any{"prompt": prompt}, &out)
+	return out.Workers["w0"]
 }
 
 // generate has one rank answer a prompt that no gateway sees.
 func (m *mockEngine) generate(t *testing.T, prompt []uint32, most, rank int) {
 	t.Helper()
-	m.admin.must(t, http.StatusOK, http.MethodPost, "/generate", map[string]any{"token_ids": prompt, "max_tokens": most, "rank": rank}, nil)
+	m.api.must(t, http.StatusOK, http.MethodPost, "/v1/completions", map[string]any{"prompt": prompt, "max_tokens": most, "data_parallel_rank": rank}, nil)
 }
 
 // relayProcess is our relay beside one engine.

@@ -155,13 +155,11 @@ func (f *fleet) oneByOne(t *testing.T, g *smgGateway, n int) {
 	for range n {
 		f.await(t, g)
 		prompt := f.prompt()
-		held := make([]int, len(f.engines)) // of the gateway's view, which pools ranks
+		held := make([]int, len(f.engines)) // tokens, of the gateway's view, which pools ranks
 		used := make([][]int, len(f.engines))
 		for i, m := range f.engines {
-			for _, r := range m.reuse(t, prompt) {
-				held[i] = max(held[i], r.Held)
-				used[i] = append(used[i], r.Used*fleetBlock)
-			}
+			r := m.reuse(t, prompt)
+			held[i], used[i] = slices.Max(r.Held), r.Ranks
 		}
 		most := slices.Max(held)
 		a, err := g.ask(prompt, 1+f.rng.IntN(20), f.rng.IntN(2) == 0)
@@ -178,8 +176,8 @@ func (f *fleet) oneByOne(t *testing.T, g *smgGateway, n int) {
 		case i < 0:
 			t.Errorf("request %d of %s: routed to %q", f.requests, g.name, a.worker)
 		case held[i] != most:
-			t.Errorf("request %d of %s: routed to engine %d, which held %d blocks of %d; another held %d",
-				f.requests, g.name, i, held[i], len(prompt)/fleetBlock, most)
+			t.Errorf("request %d of %s: routed to engine %d, which held %d tokens of %d; another held %d",
+				f.requests, g.name, i, held[i], len(prompt), most)
 		case !slices.Contains(used[i], a.cached):
 			t.Errorf("request %d of %s: %d tokens cached, engine %d's ranks held %v", f.requests, g.name, a.cached, i, used[i])
 		}

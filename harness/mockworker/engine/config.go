@@ -5,6 +5,7 @@ package engine
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,18 +29,20 @@ type Config struct {
 	Replay string // rank 0's replay endpoint, as Pub; "": none
 	Topic  string
 	Buffer int    // batches a replay can go back; 0: 10,000
-	GRPC   string // host:port of the requests; "": none
+	HTTP   string // host:port of OpenAI's API; "": none
+	GRPC   string // host:port of the engine's gRPC contract; "": none
 	Admin  string // host:port of the truth; "": none
 
-	Ranks         int    // data-parallel; 0: 1
-	BlockSize     int    // tokens; 0: 16
-	Blocks        int    // physical blocks of a rank; 0: 4,096
-	MaxRunning    int    // requests of a rank; 0: 256
-	ContextLength int    // tokens of a prompt and its answer; 0: 32,768
-	Vocabulary    int    // tokens that can be drawn; 0: 2,048
-	MaxTokens     int    // to generate where a request names no number; 0: 16
-	Model         string // served name; "": "mock"
-	ModelPath     string // folder of the tokenizer and its config; "": Model
+	Ranks         int      // data-parallel; 0: 1
+	BlockSize     int      // tokens; 0: 16
+	Blocks        int      // physical blocks of a rank; 0: 4,096
+	MaxRunning    int      // requests of a rank; 0: 256
+	ContextLength int      // tokens of a prompt and its answer; 0: 32,768
+	Vocabulary    int      // tokens that can be drawn; 0: 2,048
+	MaxTokens     int      // to generate where a request names no number; 0: 16
+	Model         string   // served name; "": "mock"
+	ModelPath     string   // folder of the tokenizer and its config; "": Model
+	LoRA          []string // adapters' served names
 
 	Budget       int  // tokens that one pass computes; 0: 8,192
 	AdmitByChunk bool // let a request in as soon as its first share fits, not its whole prompt
@@ -69,6 +72,7 @@ const (
 	maxMany    = 1 << 20
 	minSpeed   = 0.001
 	maxSpeed   = 1_000_000
+	maxFleet   = 256
 )
 
 // setDefaults fills in what was left out.
@@ -147,6 +151,11 @@ func (c *Config) Validate() error {
 			return fmt.Errorf("%s %d: must be %d to %d %s", l.flag, l.is, l.least, l.most, l.whatItWere)
 		}
 	}
+	for i, name := range c.LoRA {
+		if name == "" || name == c.Model || slices.Contains(c.LoRA[:i], name) {
+			return fmt.Errorf("--lora: %q: must be a name of its own", name)
+		}
+	}
 	if c.PassTime < 0 || c.PassTime > maxPass {
 		return fmt.Errorf("--pass %v: must be 0 to %v", c.PassTime, maxPass)
 	}
@@ -167,7 +176,7 @@ func (c *Config) Validate() error {
 			return fmt.Errorf("%s: %w", e.flag, err)
 		}
 	}
-	for _, a := range []struct{ flag, at string }{{"--grpc", c.GRPC}, {"--admin", c.Admin}} {
+	for _, a := range []struct{ flag, at string }{{"--http", c.HTTP}, {"--grpc", c.GRPC}, {"--admin", c.Admin}} {
 		if a.at != "" && !strings.Contains(a.at, ":") {
 			return fmt.Errorf("%s %q: must be host:port", a.flag, a.at)
 		}

@@ -122,7 +122,7 @@ func (e *Engine) Submit(q Request) (<-chan Output, error) {
 	r := e.least()
 	if q.Rank >= 0 {
 		if q.Rank >= len(e.ranks) {
-			return nil, fmt.Errorf("rank %d: there are %d", q.Rank, len(e.ranks))
+			return nil, fmt.Errorf("%w: %d: there are %d", errRank, q.Rank, len(e.ranks))
 		}
 		r = e.ranks[q.Rank]
 	}

@@ -86,7 +86,7 @@ func start(t *testing.T, args string) *started {
 	if !strings.Contains(args, "--pass") && !strings.Contains(args, "--speed") {
 		args += " --pass 0s"
 	}
-	args += " --pub tcp://127.0.0.1:0 --replay tcp://127.0.0.1:0 --grpc 127.0.0.1:0 --admin 127.0.0.1:0"
+	args += " --pub tcp://127.0.0.1:0 --replay tcp://127.0.0.1:0 --grpc 127.0.0.1:0 --http 127.0.0.1:0 --admin 127.0.0.1:0"
 	var errs bytes.Buffer
 	go func() {
 		code <- Main(ctx, strings.Fields(args), outW, &errs)
@@ -265,14 +265,14 @@ func TestVLLM(t *testing.T) {
 	all.Wait()
 
 	for i, prompt := range prompts[:20] {
-		var reuse []Reuse
-		s.post(t, "/reuse", map[string]any{"token_ids": prompt}, &reuse)
+		var reuse TruthReuse
+		s.post(t, "/admin/truth", map[string]any{"prompt": prompt}, &reuse)
 		rank := int32(i % 2)
 		q := request("again", prompt, 1)
 		q.DataParallelRank = &rank
 		_, end, err := generate(t.Context(), c, q)
-		if err != nil || int(end.GetCachedTokens()) != 4*reuse[rank].Used {
-			t.Errorf("prompt %d again: %d tokens cached, %d blocks were foretold: %v", i, end.GetCachedTokens(), reuse[rank].Used, err)
+		if err != nil || int(end.GetCachedTokens()) != reuse.Workers["w0"].Ranks[rank] {
+			t.Errorf("prompt %d again: %d tokens cached, %v were foretold: %v", i, end.GetCachedTokens(), reuse, err)
 		}
 	}
 	s.holdTruth(t, 2)
@@ -282,11 +282,36 @@ func TestVLLM(t *testing.T) {
 	}
 }
 
+// truth returns what each rank of the first worker holds.
+func (s *started) truth(t *testing.T) []Truth {
+	t.Helper()
+	var out CacheContent
+	s.get(t, "/admin/cache/w0", &out)
+	return out.Ranks
+}
+
+// complete asks the OpenAI front for an answer.
+func (s *started) complete(t *testing.T, prompt []uint32, most int) (tokens []uint32, cached int) {
+	t.Helper()
+	var out struct {
+		Choices []wholeChoice `json:"choices"`
+		Usage   usage         `json:"usage"`
+	}
+	b, err := json.Marshal(map[string]any{"prompt": prompt, "max_tokens": most, "return_token_ids": true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Post("http://"+s.HTTP+"/v1/completions", "application/json", bytes.NewReader(b))
+	if code := decoded(t, "/v1/completions", resp, err, &out); code != http.StatusOK || len(out.Choices) != 1 {
+		t.Fatalf("status %d, %+v", code, out)
+	}
+	return out.Choices[0].Tokens, out.Usage.Details.Cached
+}
+
 // holdTruth holds each rank's replayed history against its truth.
 func (s *started) holdTruth(t *testing.T, ranks int) {
 	t.Helper()
-	var truth []Truth
-	s.get(t, "/truth", &truth)
+	truth := s.truth(t)
 	if len(truth) != ranks {
 		t.Fatalf("the truth of %d ranks, want %d", len(truth), ranks)
 	}
@@ -325,8 +350,9 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("events: %v, want Unimplemented", err)
 	}
 	for path, body := range map[string]any{
-		"/reuse": map[string]any{"tokens": 1}, "/generate": map[string]any{"token_ids": []int{}}, "/generate#2": map[string]any{"token_ids": []int{1}, "max_tokens": -1},
-		"/drop": map[string]any{"rank": 1}, "/drop#2": map[string]any{"batches": -1}, "/generate#3": "no object",
+		"/admin/truth": map[string]any{"prompt": 1}, "/admin/truth#2": map[string]any{"tokens": []int{}}, "/admin/truth#3": "no object",
+		"/admin/fault/w0/drop?batches=1&rank=1": nil, "/admin/fault/w0/drop?batches=-1": nil, "/admin/fault/w0/drop": nil, "/admin/fault/w0/drown": nil,
+		"/admin/fault/w0/fail?status=200": nil, "/admin/fault/w0/pause?ms=3": nil, "/admin/fault/w0/restart-publisher?cache=lost": nil,
 	} {
 		path, _, _ := strings.Cut(path, "#")
 		var said map[string]string
@@ -363,7 +389,7 @@ func TestAbort(t *testing.T) {
 		}
 	})
 	s.await(t, func(l *Load) bool { return l.Waiting == 2 && l.WaitingUncached > 0 })
-	if code := s.post(t, "/reset", nil, nil); code != http.StatusConflict {
+	if code := s.post(t, "/admin/reset", nil, nil); code != http.StatusConflict {
 		t.Errorf("reset while something runs: %d, want 409", code)
 	}
 	leave()
@@ -383,60 +409,57 @@ func TestAbort(t *testing.T) {
 // await polls the only rank's load.
 func (s *started) await(t *testing.T, ok func(*Load) bool) {
 	t.Helper()
-	var loads []Load
+	var fleet FleetStatus
 	for range 1_000 {
-		s.get(t, "/loads", &loads)
-		if ok(&loads[0]) {
+		s.get(t, "/admin/fleet", &fleet)
+		if ok(&fleet.Workers[0].Loads[0]) {
 			return
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	t.Fatalf("never: %+v", loads)
+	t.Fatalf("never: %+v", fleet)
 }
 
 // TestLives resets and restarts: a reset is told with the next pass only, a
 // restart counts from 0 again.
 func TestLives(t *testing.T) {
 	s := start(t, "--engine vllm --block 4 --blocks 100")
-	prompt := map[string]any{"token_ids": []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9}, "max_tokens": 2}
-	var first, second Answer
-	s.post(t, "/generate", prompt, &first)
-	s.post(t, "/generate", prompt, &second)
-	if first.Cached != 0 || second.Cached != 8 || !slices.Equal(first.Tokens, second.Tokens) || len(first.Tokens) != 2 {
-		t.Errorf("answers %+v and %+v: want 0, then 8 tokens cached, and the same tokens", first, second)
+	prompt := []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9}
+	first, cached := s.complete(t, prompt, 2)
+	second, again := s.complete(t, prompt, 2)
+	if cached != 0 || again != 8 || !slices.Equal(first, second) || len(first) != 2 {
+		t.Errorf("answers %v and %v, %d and %d tokens cached: want 0, then 8, and the same tokens", first, second, cached, again)
 	}
-	if code := s.post(t, "/reset", nil, nil); code != http.StatusOK {
+	if code := s.post(t, "/admin/reset", nil, nil); code != http.StatusOK {
 		t.Fatalf("reset: %d", code)
 	}
-	var truth []Truth
-	s.get(t, "/truth", &truth)
+	truth := s.truth(t)
 	if truth[0].Pending != 1 || len(truth[0].Blocks) != 0 {
 		t.Errorf("after a reset: %+v, want nothing held and one event to come", truth[0])
 	}
-	s.post(t, "/generate", prompt, &second)
-	if second.Cached != 0 {
-		t.Errorf("after a reset %d tokens cached", second.Cached)
+	if _, cached := s.complete(t, prompt, 2); cached != 0 {
+		t.Errorf("after a reset %d tokens cached", cached)
 	}
 	s.holdTruth(t, 1)
 	if events, last := replayed(t, s.Replay[0]); events[len(events)-2].Kind != kv.KindCleared || last != 1 {
 		t.Errorf("the last batch is number %d, its events %+v: want 1, a clear and a store", last, events)
 	}
-	if code := s.post(t, "/drop", map[string]any{"batches": 1}, nil); code != http.StatusOK {
+	if code := s.post(t, "/admin/fault/w0/drop?batches=1", nil, nil); code != http.StatusOK {
 		t.Fatalf("drop: %d", code)
 	}
-	s.post(t, "/generate", map[string]any{"token_ids": []uint32{9, 9, 9, 9, 9}, "max_tokens": 1}, &second)
-	s.get(t, "/truth", &truth)
+	s.complete(t, []uint32{9, 9, 9, 9, 9}, 1)
+	truth = s.truth(t)
 	if _, last := replayed(t, s.Replay[0]); last != 1 || *truth[0].Sequence != 2 {
 		t.Errorf("batch %d can be asked for and %d is published; want 1, and 2 which was to be lost", last, *truth[0].Sequence)
 	}
-	s.post(t, "/restart", nil, nil)
-	s.get(t, "/truth", &truth)
+	s.post(t, "/admin/fault/w0/restart-publisher?cache=emptied", nil, nil)
+	truth = s.truth(t)
 	if truth[0].Sequence != nil || len(truth[0].Blocks) != 0 {
 		t.Errorf("after a restart: %+v, want nothing", truth[0])
 	}
-	s.post(t, "/generate", prompt, &second)
-	if _, last := replayed(t, s.Replay[0]); second.Cached != 0 || last != 0 {
-		t.Errorf("after a restart %d tokens cached, batch %d, want 0 and 0", second.Cached, last)
+	_, cached = s.complete(t, prompt, 2)
+	if _, last := replayed(t, s.Replay[0]); cached != 0 || last != 0 {
+		t.Errorf("after a restart %d tokens cached, batch %d, want 0 and 0", cached, last)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -32,26 +32,28 @@ const pingFloor = 10 * time.Second
 type Front struct {
 	Addr string // host:port where it listens
 
+	gate   *gate
 	server *grpc.Server
 	served sync.WaitGroup
 	err    error // of Serve
 }
 
-// OpenFront begins to serve e's contract at addr.
-func OpenFront(e *Engine, addr string) (*Front, error) {
-	l, err := net.Listen("tcp", addr)
+// openFront begins to serve w's contract at addr.
+func openFront(w *Worker, addr string) (*Front, error) {
+	l, err := openGate(addr)
 	if err != nil {
 		return nil, fmt.Errorf("--grpc: %w", err)
 	}
-	f := &Front{Addr: l.Addr().String(), server: grpc.NewServer(
+	e := w.Engine
+	f := &Front{Addr: l.addr, gate: l, server: grpc.NewServer(
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingFloor}),
 	)}
 	switch e.cfg.Engine {
 	case VLLM:
-		vllm.RegisterVllmEngineServer(f.server, &vllmFront{engine: e})
+		vllm.RegisterVllmEngineServer(f.server, &vllmFront{worker: w, engine: e})
 	case SGLang:
-		sglang.RegisterSglangSchedulerServer(f.server, &sglangFront{engine: e})
+		sglang.RegisterSglangSchedulerServer(f.server, &sglangFront{worker: w, engine: e})
 	}
 	f.served.Go(func() { f.err = f.server.Serve(l) })
 	return f, nil
@@ -63,45 +65,51 @@ func (f *Front) Close() {
 	f.served.Wait()
 }
 
-// answer runs a request and hands each output on. A client that goes away aborts
-// its request.
-func answer(ctx context.Context, e *Engine, q Request, each func(Output, []uint32) error) error {
-	if q.ID == "" {
-		q.ID = fmt.Sprintf("unnamed-%d", e.named.Add(1))
+// answered is the status of what [Worker.answer] said.
+func answered(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return status.FromContextError(err).Err()
 	}
-	out, err := e.Submit(q)
-	if err != nil {
-		return status.Error(codeOf(err), err.Error())
+	if _, ok := status.FromError(err); ok {
+		return err
 	}
-	var tokens []uint32
-	for {
-		select {
-		case o, more := <-out:
-			if !more {
-				return nil
-			}
-			if o.Finish != aborted {
-				tokens = append(tokens, o.Token)
-			}
-			if err := each(o, tokens); err != nil {
-				e.Abort(q.ID)
-				return err
-			}
-		case <-ctx.Done():
-			e.Abort(q.ID)
-			return status.FromContextError(ctx.Err()).Err()
-		}
-	}
+	return status.Error(codeOf(err), err.Error())
 }
 
 func codeOf(err error) codes.Code {
+	var asked *faultError
 	switch {
+	case errors.As(err, &asked):
+		return asked.code()
 	case errors.Is(err, errEnded):
 		return codes.Unavailable
 	case errors.Is(err, errTaken):
 		return codes.AlreadyExists
 	}
 	return codes.InvalidArgument
+}
+
+// code returns the code that stands for a fault's HTTP status.
+func (e *faultError) code() codes.Code {
+	switch e.status {
+	case http.StatusTooManyRequests:
+		return codes.ResourceExhausted
+	case http.StatusNotFound:
+		return codes.NotFound
+	case http.StatusGatewayTimeout, http.StatusRequestTimeout:
+		return codes.DeadlineExceeded
+	case http.StatusNotImplemented:
+		return codes.Unimplemented
+	case http.StatusBadGateway, http.StatusServiceUnavailable:
+		return codes.Unavailable
+	}
+	if e.status < http.StatusInternalServerError {
+		return codes.InvalidArgument
+	}
+	return codes.Internal
 }
 
 // rankOf returns the rank that a request names, below 0 where it names none.

@@ -20,6 +20,7 @@ import (
 // sglangFront is SGLang's contract, as far as a gateway asks for it.
 type sglangFront struct {
 	sglang.UnimplementedSglangSchedulerServer
+	worker *Worker
 	engine *Engine
 }
 
@@ -34,9 +35,9 @@ func (f *sglangFront) Generate(q *sglang.GenerateRequest, out grpc.ServerStreami
 		most = int(p.GetMaxNewTokens())
 	}
 	n := uint32(len(tokens))
-	return answer(out.Context(), f.engine, Request{
+	return answered(f.worker.answer(out.Context(), Request{
 		ID: q.GetRequestId(), Tokens: tokens, MaxTokens: most, Stops: p.GetStopTokenIds(), Rank: rankOf(q.DataParallelRank),
-	}, func(o Output, all []uint32) error {
+	}, origin{}, func(o Output, all []uint32) error {
 		if q.GetStream() && o.Finish != aborted {
 			if err := out.Send(&sglang.GenerateResponse{RequestId: q.GetRequestId(), Response: &sglang.GenerateResponse_Chunk{Chunk: &sglang.GenerateStreamChunk{
 				TokenIds: []uint32{o.Token}, PromptTokens: n, CompletionTokens: uint32(o.Generated), CachedTokens: uint32(o.Cached),
@@ -54,7 +55,7 @@ func (f *sglangFront) Generate(q *sglang.GenerateRequest, out grpc.ServerStreami
 			done.MatchedStop = &sglang.GenerateComplete_MatchedTokenId{MatchedTokenId: o.Token}
 		}
 		return out.Send(&sglang.GenerateResponse{RequestId: q.GetRequestId(), Response: &sglang.GenerateResponse_Complete{Complete: done}})
-	})
+	}))
 }
 
 func (f *sglangFront) HealthCheck(context.Context, *sglang.HealthCheckRequest) (*sglang.HealthCheckResponse, error) {

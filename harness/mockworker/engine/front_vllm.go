@@ -20,6 +20,7 @@ import (
 // events, as the released engine does not: that is a relay's part.
 type vllmFront struct {
 	vllm.UnimplementedVllmEngineServer
+	worker *Worker
 	engine *Engine
 }
 
@@ -34,9 +35,9 @@ func (f *vllmFront) Generate(q *vllm.GenerateRequest, out grpc.ServerStreamingSe
 		most = int(p.GetMaxTokens())
 	}
 	n := uint32(len(tokens))
-	return answer(out.Context(), f.engine, Request{
+	return answered(f.worker.answer(out.Context(), Request{
 		ID: q.GetRequestId(), Tokens: tokens, MaxTokens: most, Stops: p.GetStopTokenIds(), Rank: rankOf(q.DataParallelRank),
-	}, func(o Output, all []uint32) error {
+	}, origin{}, func(o Output, all []uint32) error {
 		if q.GetStream() && o.Finish != aborted {
 			if err := out.Send(&vllm.GenerateResponse{Response: &vllm.GenerateResponse_Chunk{Chunk: &vllm.GenerateStreamChunk{
 				TokenIds: []uint32{o.Token}, PromptTokens: n, CompletionTokens: uint32(o.Generated), CachedTokens: uint32(o.Cached),
@@ -54,7 +55,7 @@ func (f *vllmFront) Generate(q *vllm.GenerateRequest, out grpc.ServerStreamingSe
 			done.MatchedStop = &vllm.GenerateComplete_MatchedTokenId{MatchedTokenId: o.Token}
 		}
 		return out.Send(&vllm.GenerateResponse{Response: &vllm.GenerateResponse_Complete{Complete: done}})
-	})
+	}))
 }
 
 func (f *vllmFront) HealthCheck(context.Context, *vllm.HealthCheckRequest) (*vllm.HealthCheckResponse, error) {

@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // Ready is what a started engine says on standard output, in one line of JSON.
@@ -19,26 +20,31 @@ type Ready struct {
 	BlockSize int      `json:"block_size"` // tokens
 	Pub       []string `json:"pub"`        // endpoint by rank
 	Replay    []string `json:"replay"`     // the same; empty: none
+	HTTP      string   `json:"http,omitempty"`
 	GRPC      string   `json:"grpc,omitempty"`
 	Admin     string   `json:"admin,omitempty"`
+	Workers   []Ready  `json:"workers,omitempty"` // of a fleet: every one; what stands above is w0's
 }
 
 // Main runs an engine with args, its name left out, until ctx ends, and returns
 // the exit code: 0 after a clean end, 1 when it cannot go on, 2 for bad usage.
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c Config
-	var calibration string
+	var calibration, adapters string
+	workers := 1
 	fs := flag.NewFlagSet("mockworker --engine", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
 	fs.StringVar(&c.Engine, "engine", "", "which engine to be: vllm or sglang")
 	fs.StringVar(&c.Version, "version", "", "release whose batches and replays it writes (default the newest known)")
-	fs.StringVar(&c.Pub, "pub", "tcp://127.0.0.1:5557", "event endpoint of rank 0; rank r is at port + r; port 0 takes a free one")
+	fs.StringVar(&c.Pub, "pub", "tcp://127.0.0.1:5557", "event endpoint of w0's rank 0; rank r is at port + r, worker i at port + i times the ranks; port 0 takes free ones")
 	fs.StringVar(&c.Replay, "replay", "", "replay endpoint of rank 0, as --pub (default none)")
 	fs.StringVar(&c.Topic, "topic", "", "topic of the events (default empty)")
 	fs.IntVar(&c.Buffer, "buffer", 10_000, "batches a replay can go back")
-	fs.StringVar(&c.GRPC, "grpc", "", "host:port of the engine's gRPC contract (default none)")
-	fs.StringVar(&c.Admin, "admin", "", "host:port of the truth over HTTP: /truth, /loads, /reuse, /generate, /drop, /reset, /restart (default none)")
+	fs.IntVar(&workers, "fleet", 1, "engines in this process; each one's ports lie above those of the one before it")
+	fs.StringVar(&c.HTTP, "http", "", "host:port of OpenAI's API; worker i is at port + i; port 0 takes free ones (default none)")
+	fs.StringVar(&c.GRPC, "grpc", "", "host:port of the engine's gRPC contract, as --http (default none)")
+	fs.StringVar(&c.Admin, "admin", "", "host:port of the truth over HTTP, and of faults: /admin/... (default none)")
 	fs.IntVar(&c.Ranks, "ranks", 1, "data-parallel ranks")
 	fs.IntVar(&c.BlockSize, "block", 16, "tokens of a block")
 	fs.IntVar(&c.Blocks, "blocks", 4_096, "physical blocks of a rank")
@@ -47,6 +53,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.IntVar(&c.Vocabulary, "vocabulary", 2_048, "tokens that an answer is drawn from")
 	fs.IntVar(&c.MaxTokens, "max-tokens", 16, "tokens to generate where a request names no number")
 	fs.StringVar(&c.Model, "model", "mock", "served name")
+	fs.StringVar(&adapters, "lora", "", "served names of adapters, with commas between (default none)")
 	fs.StringVar(&c.ModelPath, "model-path", "", "folder of the model's tokenizer and config, as told to gateways (default the name)")
 	fs.IntVar(&c.Budget, "budget", 8_192, "tokens that one pass computes")
 	fs.BoolVar(&c.AdmitByChunk, "admit-by-chunk", false, "let a waiting request in as soon as its first share of a pass fits the cache, not its whole prompt")
@@ -66,13 +73,18 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case err == nil && fs.NArg() > 0:
 		err = fmt.Errorf("unexpected argument %q: everything is a flag", fs.Arg(0))
 	case err == nil:
-		err = c.check(fs, calibration)
+		if adapters != "" {
+			c.LoRA = strings.Split(adapters, ",")
+		}
+		if err = c.check(fs, calibration); err == nil && workers > maxFleet {
+			err = fmt.Errorf("--fleet %d: must be 1 to %d workers", workers, maxFleet)
+		}
 	}
 	if err != nil {
 		_, _ = fmt.Fprintf(stderr, "mockworker: %v\n", err)
 		return 2
 	}
-	if err := serve(ctx, c, stdout); err != nil {
+	if err := serve(ctx, c, workers, stdout); err != nil {
 		_, _ = fmt.Fprintf(stderr, "mockworker: %v\n", err)
 		return 1
 	}
@@ -115,30 +127,23 @@ func (c *Config) check(fs *flag.FlagSet, calibration string) error {
 	return d.Validate()
 }
 
-// serve opens an engine and its fronts, says so, and waits for ctx's end.
-func serve(ctx context.Context, c Config, stdout io.Writer) error {
-	e, err := New(c)
+// serve opens a fleet, says so, and waits for ctx's end.
+func serve(ctx context.Context, c Config, n int, stdout io.Writer) error {
+	f, err := OpenFleet(c, n)
 	if err != nil {
 		return err
 	}
-	defer e.Close()
-	ready := Ready{K: "ready", Engine: e.cfg.Engine, Version: e.cfg.Version, BlockSize: e.cfg.BlockSize}
-	for _, p := range e.Publishers() {
-		ready.Pub = append(ready.Pub, p.Live)
-		if p.Replay != "" {
-			ready.Replay = append(ready.Replay, p.Replay)
-		}
+	defer f.Close()
+	var all []Ready
+	for _, w := range f.workers {
+		all = append(all, w.ready())
 	}
-	if c.GRPC != "" {
-		f, err := OpenFront(e, c.GRPC)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		ready.GRPC = f.Addr
+	ready := all[0]
+	if n > 1 {
+		ready.Workers = all
 	}
 	if c.Admin != "" {
-		a, err := OpenAdmin(e, c.Admin)
+		a, err := OpenAdmin(f, c.Admin)
 		if err != nil {
 			return err
 		}
@@ -150,4 +155,17 @@ func serve(ctx context.Context, c Config, stdout io.Writer) error {
 	}
 	<-ctx.Done()
 	return nil
+}
+
+// ready returns where a worker is.
+func (w *Worker) ready() Ready {
+	c := &w.Engine.cfg
+	out := Ready{K: "ready", Engine: c.Engine, Version: c.Version, BlockSize: c.BlockSize, HTTP: w.HTTP(), GRPC: w.GRPC()}
+	for _, p := range w.Engine.Publishers() {
+		out.Pub = append(out.Pub, p.Live)
+		if p.Replay != "" {
+			out.Replay = append(out.Replay, p.Replay)
+		}
+	}
+	return out
 }

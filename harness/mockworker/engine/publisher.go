@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,10 +48,22 @@ type Publisher struct {
 	pub     *zmq.Socket // used under mu
 	buffer  []kept      // oldest first; guarded by mu
 	next    uint64      // number of the next batch; guarded by mu
-	drop    int         // batches not to send; guarded by mu
-	keep    bool        // those go into the buffer all the same; guarded by mu
+	harm    harm        // guarded by mu
+	late    []kept      // batches on their way, oldest first; guarded by mu
+	due     []time.Time // when each of these is sent; guarded by mu
+	hurry   chan struct{}
 	ended   atomic.Bool
 	replays sync.WaitGroup
+}
+
+// harm is what happens to batches on their way, and happened.
+type harm struct {
+	drop    int           // batches not to send
+	keep    bool          // those go into the buffer all the same
+	delay   time.Duration // of each batch
+	corrupt int           // batches whose bytes are changed on the live socket
+
+	dropped, delayed, corrupted uint64 // batches so far
 }
 
 // kept is one batch in the replay buffer.
@@ -73,12 +86,13 @@ type PublisherConfig struct {
 //
 // Errors: an endpoint that is none or cannot be bound, named.
 func NewPublisher(c PublisherConfig) (*Publisher, error) {
-	p := &Publisher{layout: c.Layout, topic: c.Topic, rank: c.Rank, steps: c.Buffer}
+	p := &Publisher{layout: c.Layout, topic: c.Topic, rank: c.Rank, steps: c.Buffer, hurry: make(chan struct{}, 1)}
 	var err error
 	if p.pub, p.Live, err = bind(zmq.PUB, c.Pub, c.Rank, sendLimit); err != nil {
 		return nil, fmt.Errorf("--pub: %w", err)
 	}
 	if c.Replay == "" {
+		p.replays.Go(p.sendLate)
 		return p, nil
 	}
 	// A whole buffer must fit, lest a slow reader miss a part of it.
@@ -89,6 +103,7 @@ func NewPublisher(c PublisherConfig) (*Publisher, error) {
 	}
 	p.Replay = at
 	p.replays.Go(func() { p.serve(router) })
+	p.replays.Go(p.sendLate)
 	return p, nil
 }
 
@@ -97,6 +112,7 @@ func (p *Publisher) Close() {
 	if p.ended.Swap(true) {
 		return
 	}
+	p.nudge()
 	p.replays.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,39 +121,135 @@ func (p *Publisher) Close() {
 
 // Publish sends events, not none, as one batch and returns its number.
 func (p *Publisher) Publish(events []kv.Event) (uint64, error) {
-	b := kv.Batch{Timestamp: float64(time.Now().UnixNano()) / 1e9, Rank: p.rank, HasRank: true, Events: events}
+	batch := kv.Batch{Timestamp: float64(time.Now().UnixNano()) / 1e9, Rank: p.rank, HasRank: true, Events: events}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended.Load() {
 		return 0, errors.New("the publisher is closed")
 	}
-	payload := wire.AppendBatch(nil, &b, p.layout)
-	seq := p.next
+	b := kept{p.next, wire.AppendBatch(nil, &batch, p.layout)}
 	p.next++
-	dropped := p.drop > 0
+	if p.harm.delay > 0 || len(p.late) > 0 {
+		p.harm.delayed++
+		p.late, p.due = append(p.late, b), append(p.due, time.Now().Add(p.harm.delay))
+		p.nudge()
+		return b.seq, nil
+	}
+	return b.seq, p.send(b)
+}
+
+// send puts a batch on the wire and into the buffer, unless it is lost. The caller
+// holds mu.
+func (p *Publisher) send(b kept) error {
+	dropped := p.harm.drop > 0
 	if dropped {
-		if p.drop--; !p.keep {
-			return seq, nil
+		p.harm.dropped++
+		if p.harm.drop--; !p.harm.keep {
+			return nil
 		}
 	}
-	p.buffer = append(p.buffer, kept{seq, payload})
+	p.buffer = append(p.buffer, b)
 	if extra := len(p.buffer) - p.steps; extra > 0 {
 		clear(p.buffer[:extra])
 		p.buffer = p.buffer[extra:] // appending copies it once in a while, not each time
 	}
 	if dropped {
-		return seq, nil
+		return nil
 	}
-	_, err := p.pub.SendMessage(wire.MakeMessage(p.topic, seq, payload))
-	return seq, err
+	payload := b.payload
+	if p.harm.corrupt > 0 {
+		p.harm.corrupt--
+		p.harm.corrupted++
+		payload = corrupted(b)
+	}
+	_, err := p.pub.SendMessage(wire.MakeMessage(p.topic, b.seq, payload))
+	return err
+}
+
+// corrupted returns a batch's bytes so that nobody can take them for a batch: cut in
+// half, or begun with the one byte that MessagePack never has.
+func corrupted(b kept) []byte {
+	if b.seq%2 == 0 {
+		return b.payload[:len(b.payload)/2]
+	}
+	out := slices.Clone(b.payload)
+	out[0] = 0xc1
+	return out
+}
+
+// nudge wakes sendLate.
+func (p *Publisher) nudge() {
+	select {
+	case p.hurry <- struct{}{}:
+	default:
+	}
+}
+
+// sendLate sends delayed batches when they are due, until the publisher is closed.
+func (p *Publisher) sendLate() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for !p.ended.Load() {
+		if next, some := p.sendDue(); some {
+			timer.Reset(time.Until(next))
+		}
+		select {
+		case <-p.hurry:
+		case <-timer.C:
+		}
+	}
+}
+
+// sendDue sends what is due and returns when the next is.
+func (p *Publisher) sendDue() (next time.Time, some bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.late) > 0 && !p.due[0].After(time.Now()) {
+		_ = p.send(p.late[0])
+		p.late, p.due = p.late[1:], p.due[1:]
+	}
+	if len(p.late) == 0 {
+		return time.Time{}, false
+	}
+	return p.due[0], true
 }
 
 // Drop has the next n batches lost on their way. With keep they can be asked for;
-// without nobody ever gets them.
+// without nobody ever gets them. 0 undoes it.
 func (p *Publisher) Drop(n int, keep bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.drop, p.keep = n, keep
+	p.harm.drop, p.harm.keep = n, keep
+}
+
+// Delay has every batch from now on sent, and to be had from a replay, that much
+// later. 0 undoes it: those on their way are sent at once.
+func (p *Publisher) Delay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.harm.delay = d
+	if d == 0 {
+		now := time.Now()
+		for i := range p.due {
+			p.due[i] = now
+		}
+	}
+	p.nudge()
+}
+
+// Corrupt has the next n batches come as bytes that are no batch; a replay has them
+// whole. 0 undoes it.
+func (p *Publisher) Corrupt(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.harm.corrupt = n
+}
+
+// harmed returns what happens to batches now, and happened.
+func (p *Publisher) harmed() harm {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.harm
 }
 
 // Published returns the number of the last batch, and whether there is one.
@@ -152,7 +264,7 @@ func (p *Publisher) Published() (uint64, bool) {
 func (p *Publisher) Forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.buffer, p.next, p.drop = nil, 0, 0
+	p.buffer, p.next, p.late, p.due, p.harm.drop = nil, 0, nil, nil, 0
 }
 
 // serve answers replay requests until the publisher is closed.

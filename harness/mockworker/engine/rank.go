@@ -71,6 +71,7 @@ var (
 	errNoTokens = errors.New("the prompt has no tokens")
 	errNoAnswer = errors.New("nothing is to be generated")
 	errAdapter  = errors.New("this engine is served without adapters")
+	errRank     = errors.New("no such rank")
 )
 
 // sink is where a rank's batches go: a publisher, or a list.
