@@ -143,8 +143,9 @@ func TestCalibrationFlags(t *testing.T) {
 		}
 	}
 	s := start(t, "--engine vllm --speed 1000 --calibration "+path)
-	var loads []Load
-	s.get(t, "/loads", &loads)
+	var fleet FleetStatus
+	s.get(t, "/admin/fleet", &fleet)
+	loads := fleet.Workers[0].Loads
 	if s.BlockSize != 8 || loads[0].MaxTokens != 800 {
 		t.Errorf("blocks of %d tokens and %d in all, the file says 8 and 800", s.BlockSize, loads[0].MaxTokens)
 	}
