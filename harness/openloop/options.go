@@ -135,7 +135,7 @@ type Range struct{ First, Last int }
 func (r *Range) String() string {
 	if r.Last == math.MaxInt {
 		if r.First == 0 {
-			return ""
+			return "all"
 		}
 		return fmt.Sprintf("%d-", r.First)
 	}
@@ -144,6 +144,10 @@ func (r *Range) String() string {
 
 // Set implements [flag.Value].
 func (r *Range) Set(s string) error {
+	if s == "all" {
+		*r = Range{0, math.MaxInt}
+		return nil
+	}
 	from, to, ok := strings.Cut(s, "-")
 	if !ok {
 		from, to, ok = strings.Cut(s, ":")
@@ -154,7 +158,7 @@ func (r *Range) Set(s string) error {
 		b, err = strconv.ParseUint(to, 10, 31)
 	}
 	if !ok || err != nil || b < a {
-		return fmt.Errorf("must be FIRST-LAST or FIRST-, both counted in and from 0, like 0-1999")
+		return fmt.Errorf("must be FIRST-LAST, FIRST- or all, both counted in and from 0, like 0-1999")
 	}
 	r.First, r.Last = int(a), int(b)
 	return nil

@@ -107,7 +107,7 @@ func TestReadTrace(t *testing.T) {
 }
 
 func TestRange(t *testing.T) {
-	for in, want := range map[string]Range{"0-1999": {0, 1999}, "7-7": {7, 7}, "3:9": {3, 9}, "5-": {5, math.MaxInt}} {
+	for in, want := range map[string]Range{"0-1999": {0, 1999}, "7-7": {7, 7}, "3:9": {3, 9}, "5-": {5, math.MaxInt}, "all": {0, math.MaxInt}} {
 		var r Range
 		if err := r.Set(in); err != nil || r != want {
 			t.Errorf("%s: %+v, %v", in, r, err)
