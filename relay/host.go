@@ -332,9 +332,14 @@ func (h *Host) drain() {
 	all.Wait()
 }
 
-// Close ends engines and sockets, bounded by the drain timeout.
+// Close ends engines, sockets and listeners, bounded by the drain timeout.
 func (h *Host) Close() error {
 	h.closeOnce.Do(func() {
+		for _, ln := range append(slices.Clip(h.lns), h.httpLn) {
+			if ln != nil {
+				_ = ln.Close() // again, where a server had it
+			}
+		}
 		closed := make(chan error, 1)
 		go func() {
 			var errs []error
