@@ -41,8 +41,11 @@ func (t *zmqTap) connect() {
 				return
 			}
 		case err == nil:
-			delay = reconnectMin
+			began := time.Now()
 			t.follow(l)
+			if time.Since(began) > reconnectMax {
+				delay = reconnectMin // else a peer that comes and goes is not run after
+			}
 		default:
 			t.unconnected(err)
 		}
