@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -93,8 +94,12 @@ func (c *Config) Validate() error {
 
 func checkMetrics(text string) error {
 	u, err := url.Parse(text)
+	port := uint64(1)
+	if err == nil && u.Port() != "" {
+		port, err = strconv.ParseUint(u.Port(), 10, 16)
+	}
 	switch {
-	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.User != nil, u.Fragment != "":
+	case err != nil, port == 0, u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.User != nil, u.Fragment != "":
 		return fmt.Errorf("metrics=%s: must be http://host:port or https://host:port, with or without a path", strings.ToValidUTF8(text, "?"))
 	}
 	return nil

@@ -251,6 +251,8 @@ func TestValidate(t *testing.T) {
 		{Config{Engine: "vllm", Ranks: 1, Ask: nothing, MaxBody: -1}, "must not be negative"},
 		{Config{Engine: "vllm", Ranks: 1, Metrics: "127.0.0.1:80"}, "metrics=127.0.0.1:80: must be http://host:port"},
 		{Config{Engine: "vllm", Ranks: 1, Metrics: "http://u:p@h/"}, "must be http://host:port"},
+		{Config{Engine: "vllm", Ranks: 1, Metrics: "http://h:99999"}, "must be http://host:port"},
+		{Config{Engine: "vllm", Ranks: 1, Metrics: "http://:8000"}, "must be http://host:port"},
 		{Config{Engine: "vllm", Ranks: 1, Loads: "ipc://x"}, "loads=ipc://x: must be tcp://host:port"},
 		{Config{Engine: "vllm", Ranks: 3, Loads: "tcp://h:65534"}, "with ports enough for 3 ranks"},
 	} {

@@ -76,7 +76,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		if adapters != "" {
 			c.LoRA = strings.Split(adapters, ",")
 		}
-		if err = c.check(fs, calibration); err == nil && workers > maxFleet {
+		if err = c.check(fs, calibration); err == nil && (workers < 1 || workers > maxFleet) {
 			err = fmt.Errorf("--fleet %d: must be 1 to %d workers", workers, maxFleet)
 		}
 	}
