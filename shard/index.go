@@ -168,7 +168,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Index answers which holder holds how much of a chain, as SEMANTICS says:
+// Index answers which holder holds how much of a chain, by these rules:
 // exactly, with no hole jumped. All implementations answer alike.
 //
 // Concurrency: Lookup may be called from any goroutine at any time. Every other

@@ -14,7 +14,7 @@ import (
 	"kindex/internal/kv"
 )
 
-// Content is what one rank holds, by SEMANTICS' rules, as a sum that equal contents
+// Content is what one rank holds, by the index's rules, as a sum that equal contents
 // share whatever their history. It is small and slow on purpose: a second opinion
 // beside every index and relay here, and beside shard.Reference, which its test holds it
 // against.

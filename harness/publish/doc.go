@@ -9,7 +9,7 @@
 //   - A life is the time between two restarts of a publisher. Each numbers its batches
 //     from 0.
 //   - The truth is what the batches of one life, in order and without any missing, make
-//     of an empty rank, by SEMANTICS' rules: [Content]. It is recorded at every number.
+//     of an empty rank, by the index's rules: [Content]. It is recorded at every number.
 //   - A batch that is dropped stays off the wire and in the replay buffer. One that is
 //     delayed is sent later, in order.
 //
