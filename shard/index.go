@@ -168,8 +168,8 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Index answers which holder holds how much of a chain, by these rules:
-// exactly, with no hole jumped. All implementations answer alike.
+// Index answers which holder holds how much of a chain: exactly, with no hole
+// jumped. All implementations answer alike.
 //
 // Concurrency: Lookup may be called from any goroutine at any time. Every other
 // method is a writer's: one call at a time (the caller serialises them).
