@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,6 +52,9 @@ type EngineConfig struct {
 	HashCheck *hashcheck.Config
 	// Log takes what an operator should read; nil means nobody does.
 	Log *slog.Logger
+	// Freed is told that a snapshot's memory is no longer used; it must not block.
+	// nil: nobody is.
+	Freed func()
 }
 
 func (c *EngineConfig) validate() error {
@@ -113,6 +117,9 @@ func newEngine(cfg EngineConfig) (*Engine, error) {
 	cfg.Ranks = max(cfg.Ranks, 1)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Freed == nil {
+		cfg.Freed = func() {}
 	}
 	e := &Engine{cfg: cfg, layouts: make(chan struct{}, maxLayouts), done: make(chan struct{}), subs: map[*Subscription]struct{}{}}
 	for n := range cfg.Ranks {
@@ -194,6 +201,21 @@ func (e *Engine) leave(s *Subscription) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.subs, s)
+}
+
+// need returns the lowest index of r's history that a subscriber reads next.
+func (e *Engine) need(r *Rank) uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	need := uint64(math.MaxUint64)
+	for s := range e.subs {
+		for _, rd := range s.readers {
+			if rd.rank == r && rd.following.Load() {
+				need = min(need, rd.pos.Load())
+			}
+		}
+	}
+	return need
 }
 
 // Name returns the engine's name.

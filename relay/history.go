@@ -48,6 +48,9 @@ func (e *entry) charge() int64 {
 const (
 	lagEntries = 4096
 	lagBytes   = 4 << 20
+	// trimEvery is every how many entries those that nobody needs any more are
+	// looked for.
+	trimEvery = 8
 )
 
 // history is the ring of a rank's newest batches and holes. A place in it is
@@ -55,9 +58,9 @@ const (
 // kept. The newest entry is kept however large it is.
 //
 // Cursors may lie in the window [from, head), which the limits bound. Where they
-// are small, what was in the window a while ago is kept for those who are being
-// told it: else a subscriber could not be told a snapshot before the window has
-// passed it by.
+// are small, what was in the window a while ago is kept as long as somebody is being
+// told it, up to the limits of lag: else a subscriber could not be told a snapshot
+// before the window has passed it by.
 //
 // Concurrency: the caller's lock. Encoded bytes never change once added.
 type history struct {
@@ -157,6 +160,22 @@ func (h *history) drop() {
 	h.old -= e.charge()
 	*e = entry{}
 	h.tail++
+}
+
+// trim lets go of what is past the window and before index need.
+func (h *history) trim(need uint64) {
+	for h.tail < min(h.from, need) {
+		h.drop()
+	}
+}
+
+// reach is how many entries of the present sizes the limits of lag let it keep.
+func (h *history) reach() uint64 {
+	n := uint64(h.lag.entries)
+	if all := h.old + h.bytes; all > 0 {
+		n = min(n, uint64(float64(h.lag.bytes)/float64(all)*float64(h.kept())))
+	}
+	return n
 }
 
 func (h *history) grow() {

@@ -39,6 +39,7 @@ type Host struct {
 	began   time.Time
 
 	logSink *logsink.Sink // nil where the caller brought a logger of its own
+	memory  *memory       // nil where the host is part of another program
 
 	lns      []net.Listener // of the engines
 	httpLn   net.Listener   // nil: there is no HTTP server
@@ -277,7 +278,7 @@ func (h *Host) open(i int) error {
 		HistoryBatches: h.cfg.HistoryBatches, HistoryBytes: h.cfg.HistoryBytes,
 		Feed: h.cfg.feedLimits(),
 		Load: h.engines[i].meter, HashCheck: check,
-		Log: h.log,
+		Log: h.log, Freed: h.memory.freed,
 	}, h.src)
 	h.engines[i].engine = engine
 	return err

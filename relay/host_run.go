@@ -73,6 +73,9 @@ func serve(cfg *Config, stderr io.Writer, signals <-chan os.Signal) int {
 	h, err := New(*cfg, log)
 	if err == nil {
 		h.logSink = sink
+		h.memory = new(memory)
+		defer h.memory.close()
+		h.memory.limitHeadroom()
 		err = h.Listen()
 	}
 	if err != nil {

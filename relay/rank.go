@@ -74,16 +74,17 @@ var _ feed.Sink = (*Rank)(nil)
 func newRank(e *Engine, number int) *Rank {
 	cfg := &e.cfg
 	return &Rank{
-		number:   number,
-		engine:   e,
-		norm:     normal.New(normal.Config{BlockSize: cfg.BlockSize, Stated: cfg.Kind == "sglang"}),
-		live:     live.New(live.Options{HashTokens: cfg.HashTokens, MaxCuts: 2 * int(numForms) * maxSnapshots}),
-		hist:     newHistory(cfg.HistoryBatches, cfg.HistoryBytes),
-		hashes:   hashcheck.New(cfg.HashCheck),
-		epoch:    e.nextEpoch(),
-		why:      "the relay started",
-		standing: Standing{Why: "not connected yet"},
-		version:  1,
+		number:    number,
+		engine:    e,
+		snapshots: snapshots{freed: cfg.Freed},
+		norm:      normal.New(normal.Config{BlockSize: cfg.BlockSize, Stated: cfg.Kind == "sglang"}),
+		live:      live.New(live.Options{HashTokens: cfg.HashTokens, MaxCuts: 2 * int(numForms) * maxSnapshots}),
+		hist:      newHistory(cfg.HistoryBatches, cfg.HistoryBytes),
+		hashes:    hashcheck.New(cfg.HashCheck),
+		epoch:     e.nextEpoch(),
+		why:       "the relay started",
+		standing:  Standing{Why: "not connected yet"},
+		version:   1,
 	}
 }
 
@@ -126,11 +127,21 @@ func (r *Rank) Commit(f *feed.Faults) {
 	}
 	r.hist.add(e)
 	r.snapshots.passed(r)
+	r.trim()
 	r.mu.Unlock()
 	r.engine.waker.wake()
 	r.engine.cfg.Load.Output(r.number, now)
 	if why := r.hashes.Check(batch, now); why != "" {
 		r.engine.cfg.Log.Warn("the engine's hashes are not as they should be", "engine", r.engine.cfg.Name, "rank", r.number, "why", why)
+	}
+}
+
+// trim lets go of what the history's window has passed and no subscriber needs. It
+// looks for that only so often, as there may be many. The rank is locked.
+func (r *Rank) trim() {
+	h := &r.hist
+	if h.tail < h.from && h.head%trimEvery == 0 {
+		h.trim(min(r.snapshots.need(), r.engine.need(r)))
 	}
 }
 

@@ -5,6 +5,7 @@
 package relay
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,7 @@ type snapshot struct {
 	refs int // readers; of snapshots.mu
 
 	ready atomic.Bool // what follows does not change any more
+	taken bool        // pos is known; of Rank.mu
 	epoch uint64
 	pos   uint64 // the index in the history that follows
 	head  Chunk  // what all chunks have in common
@@ -45,6 +47,8 @@ type snapshot struct {
 //
 // Concurrency: any goroutine. Lock order: Rank.mu, then mu.
 type snapshots struct {
+	freed func() // called with mu held
+
 	mu   sync.Mutex
 	kept [numForms][]*snapshot // oldest first
 	open atomic.Int32          // how many that are
@@ -75,8 +79,11 @@ func (ss *snapshots) expire(r *Rank, form Form) {
 		kept[n].drop()
 		n++
 	}
-	ss.kept[form] = slices.Delete(kept, 0, n)
-	ss.open.Add(int32(-n))
+	if n > 0 {
+		ss.kept[form] = slices.Delete(kept, 0, n)
+		ss.open.Add(int32(-n))
+		ss.freed()
+	}
 }
 
 // join returns a snapshot to be told, perhaps not ready yet. leave must be called
@@ -88,7 +95,7 @@ func (ss *snapshots) join(r *Rank, form Form) *snapshot {
 	kept := ss.kept[form]
 	if n := len(kept); n > 0 {
 		s := kept[n-1]
-		near := uint64(r.hist.kept() / maxSnapshots)
+		near := r.hist.reach() / maxSnapshots
 		if !s.ready.Load() || r.hist.head-s.pos <= near || n >= maxSnapshots {
 			s.refs++
 			ss.shared.Add(1)
@@ -120,6 +127,22 @@ func (ss *snapshots) leave(s *snapshot) {
 	ss.remove(s)
 }
 
+// need returns the lowest index of the history that readers of snapshots will go on
+// from. The rank is locked.
+func (ss *snapshots) need() uint64 {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	need := uint64(math.MaxUint64)
+	for _, kept := range ss.kept {
+		for _, s := range kept {
+			if s.taken {
+				need = min(need, s.pos)
+			}
+		}
+	}
+	return need
+}
+
 // remove drops s. mu is held.
 func (ss *snapshots) remove(s *snapshot) {
 	kept := ss.kept[s.form]
@@ -131,6 +154,7 @@ func (ss *snapshots) remove(s *snapshot) {
 		}
 	}
 	s.drop()
+	ss.freed()
 }
 
 // drop lets go of the content: what was encoded of it stays with whoever has it.
@@ -191,7 +215,7 @@ func (r *Rank) take(s *snapshot) *live.Cut {
 	for {
 		r.mu.Lock()
 		cut, err := r.live.Cut()
-		s.epoch, s.pos, s.ts = r.epoch, r.hist.head, r.timestamp
+		s.taken, s.epoch, s.pos, s.ts = err == nil, r.epoch, r.hist.head, r.timestamp
 		s.head = Chunk{UnknownBefore: r.unknown, Through: r.last, Check: r.check}
 		r.mu.Unlock()
 		if err == nil {

@@ -60,11 +60,13 @@ func (e *Engine) Subscribe(req SubscribeRequest) (*Subscription, error) {
 		}
 		s.readers = append(s.readers, r)
 	}
-	if err := s.begin(req.Cursors, req.Pooled); err != nil {
-		return nil, err
-	}
+	// What it is to be told is kept from here on.
 	if !e.enter(s) {
 		return nil, s.closedError()
+	}
+	if err := s.begin(req.Cursors, req.Pooled); err != nil {
+		e.leave(s)
+		return nil, err
 	}
 	return s, nil
 }

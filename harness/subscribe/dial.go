@@ -24,6 +24,14 @@ const (
 	maxMessage       = 64 << 20
 )
 
+// The windows of flow control, bytes: those of the peer's gateway. Without them gRPC
+// asks for an answer to a ping with nearly every message, to measure what is under way:
+// the relay would be measured at answering pings.
+const (
+	streamWindow = 256 << 10
+	connWindow   = 512 << 20
+)
+
 // Dial returns a connection to a relay at addr, host:port, that is made when it is used.
 func Dial(addr string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+addr,
@@ -33,6 +41,8 @@ func Dial(addr string) (*grpc.ClientConn, error) {
 			Backoff:           backoff.Config{BaseDelay: retryMin, Multiplier: 1.5, Jitter: 0.2, MaxDelay: retryMax},
 			MinConnectTimeout: connectTimeout,
 		}),
+		grpc.WithInitialWindowSize(streamWindow),
+		grpc.WithInitialConnWindowSize(connWindow),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 }
 
