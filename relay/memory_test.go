@@ -40,11 +40,12 @@ func TestHeadroomFollowsTheHeap(t *testing.T) {
 	}
 	var m memory
 	m.limitHeadroom()
-	large := make([]byte, 200<<20)
-	runtime.GC()
-	wait("beside 200 MiB", func(p int) bool { return p == headroomPercent })
-	runtime.KeepAlive(large)
-	large = nil
+	func() {
+		large := make([]byte, 200<<20)
+		runtime.GC()
+		wait("beside 200 MiB", func(p int) bool { return p == headroomPercent })
+		runtime.KeepAlive(large)
+	}()
 	runtime.GC()
 	wait("without them", func(p int) bool { return p > headroomPercent })
 	m.close()
