@@ -43,8 +43,8 @@ func (t *zmqTap) connect() {
 		case err == nil:
 			began := time.Now()
 			t.follow(l)
-			if time.Since(began) > reconnectMax {
-				delay = reconnectMin // else a peer that comes and goes is not run after
+			if time.Since(began) > delay {
+				delay = reconnectMin // one that hangs up at once is not run after
 			}
 		default:
 			t.unconnected(err)
