@@ -342,13 +342,6 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v, want InvalidArgument", name, err)
 		}
 	}
-	stream, err := c.SubscribeKvEvents(t.Context(), &common.SubscribeKvEventsRequest{})
-	if err == nil {
-		_, err = stream.Recv()
-	}
-	if status.Code(err) != codes.Unimplemented {
-		t.Errorf("events: %v, want Unimplemented", err)
-	}
 	for path, body := range map[string]any{
 		"/admin/truth": map[string]any{"prompt": 1}, "/admin/truth#2": map[string]any{"tokens": []int{}}, "/admin/truth#3": "no object",
 		"/admin/fault/w0/drop?batches=1&rank=1": nil, "/admin/fault/w0/drop?batches=-1": nil, "/admin/fault/w0/drop": nil, "/admin/fault/w0/drown": nil,

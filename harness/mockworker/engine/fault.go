@@ -21,7 +21,7 @@ const (
 	FaultAdmitRate = "admit-rate"        // requests are let in one by one
 	FaultRestart   = "restart-publisher" // another life of the events
 	FaultPause     = "pause"             // no pass begins
-	FaultRefuse    = "refuse"            // the fronts' ports are closed
+	FaultRefuse    = "refuse"            // the fronts' ports are closed, who is connected is cut
 	FaultStall     = "stall"             // answers stop coming
 	FaultFail      = "fail"              // requests are answered with an error
 	FaultStarve    = "starve"            // passes take longer
@@ -108,11 +108,10 @@ func (f *faults) pause(on bool) {
 func (f *faults) refuse(on bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if on && !f.refused {
-		f.effects[FaultRefuse]++
-	}
 	for _, g := range f.worker.gates() {
-		if err := g.shut(on); err != nil {
+		cut, err := g.shut(on)
+		f.effects[FaultRefuse] += uint64(cut)
+		if err != nil {
 			return err
 		}
 	}
@@ -166,7 +165,7 @@ func (f *faults) stall(after int) {
 func (f *faults) stalled(ctx context.Context, n int) error {
 	for waited := false; ; waited = true {
 		f.mu.Lock()
-		held, go_ := f.after >= 0 && n > f.after, f.released
+		held, released := f.after >= 0 && n > f.after, f.released
 		if held && !waited {
 			f.effects[FaultStall]++
 		}
@@ -175,7 +174,7 @@ func (f *faults) stalled(ctx context.Context, n int) error {
 			return nil
 		}
 		select {
-		case <-go_:
+		case <-released:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -193,6 +192,11 @@ func (f *faults) failWith(status, count int, span time.Duration) {
 	}
 }
 
+// failing reports whether the next request fails. The caller holds mu.
+func (f *faults) failing() bool {
+	return f.status != 0 && f.count != 0 && (f.until.IsZero() || time.Now().Before(f.until))
+}
+
 // faultError is what a request gets that was to fail.
 type faultError struct{ status int }
 
@@ -204,11 +208,7 @@ func (e *faultError) Error() string {
 func (f *faults) fail() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.status == 0 {
-		return nil
-	}
-	if f.count == 0 || !f.until.IsZero() && time.Now().After(f.until) {
-		f.status = 0
+	if !f.failing() {
 		return nil
 	}
 	if f.count > 0 {
@@ -274,8 +274,10 @@ func (f *faults) states() map[string]FaultState {
 	}
 	set(FaultPause, number(f.paused), 0)
 	set(FaultRefuse, number(f.refused), 0)
-	set(FaultStall, float64(f.after+1), 0)
-	set(FaultFail, float64(f.status), 0)
+	set(FaultStall, number(f.after >= 0), 0)
+	if f.failing() {
+		set(FaultFail, float64(f.status), 0)
+	}
 	if f.share > 0 {
 		set(FaultStarve, f.share, passes-f.passes)
 	}

@@ -35,6 +35,7 @@ type Worker struct {
 	fleet  *Fleet
 	http   *HTTPFront // nil: none
 	grpc   *Front     // nil: none
+	events events
 	faults faults
 	first  histogram
 
@@ -66,6 +67,9 @@ func (f *Fleet) open(c Config, i int) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.GRPC != "" && c.Replay == "" {
+		c.Replay = "tcp://127.0.0.1:0" // whoever subscribes there is owed what was before
+	}
 	w := &Worker{Name: "w" + strconv.Itoa(i), fleet: f, runs: make(map[string][]*Entry)}
 	told := c.Ended
 	c.Ended = func(s Stats) {
@@ -78,6 +82,7 @@ func (f *Fleet) open(c Config, i int) (*Worker, error) {
 		return nil, err
 	}
 	w.faults.init(w)
+	w.events.worker = w
 	if c.GRPC != "" {
 		w.grpc, err = openFront(w, c.GRPC)
 	}
@@ -144,6 +149,7 @@ func (w *Worker) close() {
 	if w.grpc != nil {
 		w.grpc.Close()
 	}
+	w.events.close()
 	w.Engine.Close()
 }
 

@@ -16,8 +16,7 @@ import (
 	"kindex/proto/peer/vllm"
 )
 
-// vllmFront is vLLM's contract, as far as a gateway asks for it. It streams no
-// events, as the released engine does not: that is a relay's part.
+// vllmFront is vLLM's contract, as far as a gateway asks for it.
 type vllmFront struct {
 	vllm.UnimplementedVllmEngineServer
 	worker *Worker

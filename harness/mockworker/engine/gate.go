@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"sync/atomic"
 )
 
 // gate is a listener that can be closed for a while: its port then refuses whoever
@@ -24,7 +23,6 @@ type gate struct {
 	inner net.Listener           // nil while closed; guarded by mu
 	ended bool                   // guarded by mu
 	conns map[*gateConn]struct{} // guarded by mu
-	cut   atomic.Uint64          // connections
 }
 
 // openGate listens at addr.
@@ -85,32 +83,32 @@ func (g *gate) Accept() (net.Conn, error) {
 	}
 }
 
-// shut refuses connections from now on, or no longer.
+// shut refuses connections from now on, or no longer, and returns how many it cut.
 //
 // Errors: somebody else took the port meanwhile.
-func (g *gate) shut(on bool) error {
+func (g *gate) shut(on bool) (cut int, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
 	case g.ended || on == (g.inner == nil):
-		return nil
+		return 0, nil
 	case on:
 		_ = g.inner.Close()
 		g.inner = nil
 		for c := range g.conns {
 			_ = c.Conn.Close()
-			g.cut.Add(1)
+			cut++
 		}
 		clear(g.conns)
 	default:
 		l, err := net.Listen("tcp", g.addr)
 		if err != nil {
-			return fmt.Errorf("%s: %w", g.addr, err)
+			return 0, fmt.Errorf("%s: %w", g.addr, err)
 		}
 		g.inner = l
 	}
 	g.wake()
-	return nil
+	return cut, nil
 }
 
 // Close ends the gate; connections are their server's to end.

@@ -38,7 +38,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.StringVar(&c.Engine, "engine", "", "which engine to be: vllm or sglang")
 	fs.StringVar(&c.Version, "version", "", "release whose batches and replays it writes (default the newest known)")
 	fs.StringVar(&c.Pub, "pub", "tcp://127.0.0.1:5557", "event endpoint of w0's rank 0; rank r is at port + r, worker i at port + i times the ranks; port 0 takes free ones")
-	fs.StringVar(&c.Replay, "replay", "", "replay endpoint of rank 0, as --pub (default none)")
+	fs.StringVar(&c.Replay, "replay", "", "replay endpoint of rank 0, as --pub (default none; with --grpc a free port of this host)")
 	fs.StringVar(&c.Topic, "topic", "", "topic of the events (default empty)")
 	fs.IntVar(&c.Buffer, "buffer", 10_000, "batches a replay can go back")
 	fs.IntVar(&workers, "fleet", 1, "engines in this process; each one's ports lie above those of the one before it")
