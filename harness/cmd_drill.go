@@ -19,6 +19,9 @@ func runDrill(ctx context.Context, c *command, args []string, stdout, stderr io.
 	asJSON := fs.Bool("json", false, "print one JSON object")
 	rest, code, done := c.parse(fs, args, stdout, stderr)
 	if done {
+		if code == exitOK {
+			drill.WriteList(stdout)
+		}
 		return code
 	}
 	if len(rest) != 1 {

@@ -14,10 +14,23 @@
 // asking included. It must then stay so. At the end the publisher falls silent and
 // everybody must hold its last word.
 //
+// # The index's drills
+//
+// Each has two index hosts follow one engine: one straight at its sockets, one behind a
+// relay beside it. What a rule says is judged of both, and measured of each. While the
+// fault is under way a watch reads each host's streams, its content and its streams
+// again: a stream that is active before and behind must hold the truth of its cursor,
+// of a life no older than one it has held; and every lookup must be answered in time. At
+// the end each host must answer prompts by the truth. Two drills have a live engine
+// (harness/mockworker/engine) in a process of its own, which can be killed and stopped;
+// its truth is known where it is silent. A partition is a network namespace with a switch
+// between (namespace.go): it takes root and ip.
+//
 // # How to add a drill
 //
 // Write a function that takes an [Env], does what its name says, and returns the figure
 // it measured; an error is a broken rule. Give it an entry in all, with the rule in words
-// that an operator can hold the figure against. Names begin with the part that they
-// drill: relay-, engine-, index-, gateway-.
+// that an operator can hold the figure against: first the fault, which is also the drill's
+// line in the list, then a colon and what is demanded. Names begin with what breaks:
+// relay-, engine-, index-, gateway-.
 package drill

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -23,7 +24,7 @@ type Drill struct {
 }
 
 // all are the drills, in the order in which they run.
-var all = relayDrills
+var all = slices.Concat(relayDrills, indexDrills, engineDrills)
 
 // Names returns the drills' names.
 func Names() []string {
@@ -32,6 +33,21 @@ func Names() []string {
 		names = append(names, d.Name)
 	}
 	return names
+}
+
+// Fault is what a drill does, in the first words of its rule.
+func (d *Drill) Fault() string {
+	fault, _, _ := strings.Cut(d.Rule, ":")
+	return fault
+}
+
+// WriteList prints a line for each drill.
+func WriteList(w io.Writer) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for i := range all {
+		_, _ = fmt.Fprintf(t, "  %s\t%s\n", all[i].Name, all[i].Fault())
+	}
+	_ = t.Flush()
 }
 
 // ErrUnknown is a name that no drill has.
@@ -57,7 +73,9 @@ type Options struct {
 	// beside others on machines of any size, give more.
 	Slack    float64
 	Progress *trial.Progress
-	plant    plant // a fault of the judge's own eyes, for tests
+	// Faults of the judge's own eyes, for tests.
+	plant plant                      // in what an index holds
+	lie   func(status string) string // in what it says of its streams
 }
 
 // Result is how one drill went.

@@ -57,10 +57,16 @@ func (e *Env) sayf(format string, args ...any) {
 
 // start starts one of the build's programs.
 func (e *Env) start(name string, args ...string) (*proc.Process, error) {
+	return e.startIn(nil, name, args...)
+}
+
+// startIn starts one in a network of its own, where n is not nil.
+func (e *Env) startIn(n *namespace, name string, args ...string) (*proc.Process, error) {
 	path, err := proc.Find(name)
 	if err != nil {
 		return nil, err
 	}
+	path, args = n.command(path, args)
 	p, err := proc.Start(path, nil, args...)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"time"
@@ -48,20 +49,25 @@ type indexHost struct {
 	url   string
 	http  http.Client
 	plant plant
+	lie   func(status string) string // what tests make of a status; nil: nothing
 }
 
 // plant spoils what is read of an index, so that tests can see a drill fail. It is given
 // each step of a dump and drops it by returning false.
 type plant func(rank int, e *publish.Event) bool
 
-func (e *Env) startIndex(ctx context.Context) (*indexHost, error) {
+func (e *Env) startIndex(ctx context.Context) (*indexHost, error) { return e.startIndexIn(ctx, nil) }
+
+// startIndexIn starts an index host in a network of its own, or beside this program
+// where that is nil.
+func (e *Env) startIndexIn(ctx context.Context, n *namespace) (*indexHost, error) {
 	port, err := publish.FreePorts(1)
 	if err != nil {
 		return nil, err
 	}
-	addr := "127.0.0.1:" + strconv.Itoa(port)
-	h := &indexHost{url: "http://" + addr, http: http.Client{Timeout: 10 * time.Second}}
-	if h.proc, err = e.start("indexsrv", "--listen", addr); err != nil {
+	addr := net.JoinHostPort(n.controlHost(), strconv.Itoa(port))
+	h := &indexHost{url: "http://" + addr, http: http.Client{Timeout: 10 * time.Second}, lie: e.o.lie}
+	if h.proc, err = e.startIn(n, "indexsrv", "--listen", addr); err != nil {
 		return nil, err
 	}
 	e.later(func() error { h.http.CloseIdleConnections(); return nil })
@@ -79,10 +85,32 @@ func (e *Env) startIndex(ctx context.Context) (*indexHost, error) {
 
 // register makes the engine behind the link known to the host.
 func (h *indexHost) register(ctx context.Context, r *relayed) error {
-	return h.call(ctx, http.MethodPost, "/register", map[string]any{
-		"instance_id": instance, "endpoint": r.link.Addr(), "source": "relay", "engine": "vllm",
-		"model_name": modelName, "block_size": r.pub.Block(), "dp_size": r.pub.Ranks(),
-	}, nil)
+	return h.registerAs(ctx, registration(r.pub, r.link.Addr(), ""))
+}
+
+// registration is the body that makes an engine known: by its sockets, or by a relay
+// where replay is empty.
+func registration(s shape, endpoint, replay string) map[string]any {
+	m := map[string]any{
+		"instance_id": instance, "endpoint": endpoint, "engine": "vllm",
+		"model_name": modelName, "block_size": s.Block(), "dp_size": s.Ranks(),
+	}
+	if replay == "" {
+		m["source"] = "relay"
+	} else {
+		m["replay_endpoint"] = replay
+	}
+	return m
+}
+
+// shape is what a registration says of an engine beside its addresses.
+type shape interface {
+	Ranks() int
+	Block() int
+}
+
+func (h *indexHost) registerAs(ctx context.Context, fields map[string]any) error {
+	return h.call(ctx, http.MethodPost, "/register", fields, nil)
 }
 
 // call makes one request and hands the answer's body to read, unless that is nil.
@@ -120,12 +148,7 @@ func (h *indexHost) call(ctx context.Context, method, path string, in any, read 
 // observe implements [observer]. A status that was told before the content was read
 // counts: a host that is not exact any more must not be taken for one.
 func (h *indexHost) observe(ctx context.Context) (map[int]observation, error) {
-	var workers []struct {
-		Listeners map[string]struct {
-			Status string `json:"status"`
-		} `json:"listeners"`
-	}
-	err := h.call(ctx, http.MethodGet, "/workers?model_name="+modelName, nil, func(r io.Reader) error { return json.NewDecoder(r).Decode(&workers) })
+	listeners, err := h.listeners(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -141,14 +164,66 @@ func (h *indexHost) observe(ctx context.Context) (map[int]observation, error) {
 		if c := content[rank]; c != nil {
 			o.sum = c.Sum()
 		}
-		for _, w := range workers {
-			if l, ok := w.Listeners[strconv.Itoa(rank)]; ok {
-				o.status = l.Status
-			}
-		}
+		o.status = listeners[rank].Status
 		out[rank] = o
 	}
 	return out, nil
+}
+
+// listener is one rank's stream as the host tells it.
+type listener struct {
+	Status    string `json:"status"`
+	Gaps      uint64 `json:"gaps"`
+	Recovered uint64 `json:"recovered_batches"`
+	Lost      uint64 `json:"lost_batches"`
+	Restarts  uint64 `json:"restarts"`
+	Error     string `json:"last_error"`
+}
+
+// listeners asks for the streams, by rank.
+func (h *indexHost) listeners(ctx context.Context) (map[int]listener, error) {
+	var workers []struct {
+		Listeners map[string]listener `json:"listeners"`
+	}
+	err := h.call(ctx, http.MethodGet, "/workers?model_name="+modelName, nil, func(r io.Reader) error { return json.NewDecoder(r).Decode(&workers) })
+	if err != nil {
+		return nil, err
+	}
+	out := map[int]listener{}
+	for _, w := range workers {
+		for name, l := range w.Listeners {
+			rank, err := strconv.Atoi(name)
+			if err != nil {
+				return nil, fmt.Errorf("workers: rank %q", name)
+			}
+			if h.lie != nil {
+				l.Status = h.lie(l.Status)
+			}
+			out[rank] = l
+		}
+	}
+	return out, nil
+}
+
+// lookup asks how much of a prompt each rank holds on its device, in tokens, and whether
+// the host calls the answer degraded.
+func (h *indexHost) lookup(ctx context.Context, p *publish.Prompt) (depth []int, degraded bool, err error) {
+	q := map[string]any{"model_name": modelName, "token_ids": p.Tokens}
+	if p.LoRA != "" {
+		q["lora_name"] = p.LoRA
+	}
+	var answer struct {
+		Instances map[string]struct {
+			Ranks    map[string]int `json:"dp"`
+			Degraded bool           `json:"degraded"`
+		} `json:"instances"`
+	}
+	err = h.call(ctx, http.MethodPost, "/query", q, func(r io.Reader) error { return json.NewDecoder(r).Decode(&answer) })
+	w := answer.Instances[instance]
+	for rank := range p.Depth {
+		depth = append(depth, w.Ranks[strconv.Itoa(rank)])
+	}
+	return depth, w.Degraded, err
 }
 
 // dumpLine is one line of a dump: the streams' cursors, or one event.

@@ -147,6 +147,24 @@ func TestSelect(t *testing.T) {
 	}
 }
 
+// TestList shows that every drill has a name of its own, a rule with a fault and what is
+// demanded, and a line in the list.
+func TestList(t *testing.T) {
+	var b strings.Builder
+	WriteList(&b)
+	names := map[string]bool{}
+	for _, d := range all {
+		fault, demanded, ok := strings.Cut(d.Rule, ":")
+		if !ok || len(fault) < 20 || len(demanded) < 20 || names[d.Name] {
+			t.Errorf("%s: %q and %q", d.Name, fault, demanded)
+		}
+		names[d.Name] = true
+		if !strings.Contains(b.String(), "  "+d.Name+" ") || !strings.Contains(b.String(), fault+"\n") {
+			t.Errorf("%s is not in the list:\n%s", d.Name, b.String())
+		}
+	}
+}
+
 // TestReport shows that a broken rule fails its drill and nothing else, and that what a
 // drill began ends with it.
 func TestReport(t *testing.T) {

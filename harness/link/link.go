@@ -15,12 +15,13 @@ const pieceBytes = 64 << 10
 //
 // Concurrency: any goroutine.
 type Link struct {
-	to       string
-	listener net.Listener
-	ended    chan struct{}
-	all      sync.WaitGroup
+	to    string
+	addr  string
+	ended chan struct{}
+	all   sync.WaitGroup
 
 	mu     sync.Mutex
+	accept net.Listener  // nil while connections are refused
 	open   chan struct{} // closed while the link is whole
 	cut    bool
 	conns  map[net.Conn]struct{}
@@ -29,19 +30,52 @@ type Link struct {
 
 // Open listens on a free port of the loopback for connections to be passed on to the
 // address to, which need not listen yet.
-func Open(to string) (*Link, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("link: %w", err)
-	}
-	l := &Link{to: to, listener: listener, ended: make(chan struct{}), open: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+func Open(to string) (*Link, error) { return OpenAt("127.0.0.1:0", to) }
+
+// OpenAt is [Open] at an address of the caller's choice.
+func OpenAt(addr, to string) (*Link, error) {
+	l := &Link{to: to, addr: addr, ended: make(chan struct{}), open: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	close(l.open)
-	l.all.Go(l.accept)
+	if err := l.Accept(); err != nil {
+		return nil, err
+	}
 	return l, nil
 }
 
 // Addr is where the link listens, host:port.
-func (l *Link) Addr() string { return l.listener.Addr().String() }
+func (l *Link) Addr() string { return l.addr }
+
+// Refuse ends every connection and has new ones refused, as an address does where nobody
+// listens.
+func (l *Link) Refuse() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.accept == nil {
+		return nil
+	}
+	err := l.accept.Close()
+	l.accept = nil
+	for c := range l.conns {
+		_ = c.Close()
+	}
+	return err
+}
+
+// Accept takes connections again.
+func (l *Link) Accept() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.accept != nil {
+		return nil
+	}
+	listener, err := net.Listen("tcp", l.addr)
+	if err != nil {
+		return fmt.Errorf("link: %w", err)
+	}
+	l.addr, l.accept = listener.Addr().String(), listener
+	l.all.Go(func() { l.serve(listener) })
+	return nil
+}
 
 // Cut lets nothing through from now on.
 func (l *Link) Cut() {
@@ -72,12 +106,7 @@ func (l *Link) Passed() uint64 {
 // Close ends the link and every connection.
 func (l *Link) Close() error {
 	close(l.ended)
-	err := l.listener.Close()
-	l.mu.Lock()
-	for c := range l.conns {
-		_ = c.Close()
-	}
-	l.mu.Unlock()
+	err := l.Refuse()
 	l.all.Wait()
 	return err
 }
@@ -102,9 +131,9 @@ func (l *Link) pass(n int) bool {
 	}
 }
 
-func (l *Link) accept() {
+func (l *Link) serve(listener net.Listener) {
 	for {
-		from, err := l.listener.Accept()
+		from, err := listener.Accept()
 		if err != nil {
 			return
 		}
@@ -115,15 +144,14 @@ func (l *Link) accept() {
 	}
 }
 
-// keep notes a connection, to be closed with the link; false where that has ended.
+// keep notes a connection, to be closed with the link; false where that has ended or
+// refuses connections by now.
 func (l *Link) keep(c net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	select {
-	case <-l.ended:
+	if l.accept == nil {
 		_ = c.Close()
 		return false
-	default:
 	}
 	l.conns[c] = struct{}{}
 	return true

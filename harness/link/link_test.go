@@ -3,8 +3,10 @@
 package link
 
 import (
+	"errors"
 	"io"
 	"net"
+	"os"
 	"testing"
 	"time"
 )
@@ -82,6 +84,42 @@ func TestCut(t *testing.T) {
 	}
 	if got := hear(t, fresh, 5, soon); got != "three" {
 		t.Errorf("behind the heal came %q of a new connection", got)
+	}
+}
+
+func TestRefuse(t *testing.T) {
+	l, err := Open(echo(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	const soon = 10 * time.Second
+	old, addr := dial(t, l), l.Addr()
+	if got := say(t, old, "one", soon); got != "one" {
+		t.Fatalf("through a whole link came %q", got)
+	}
+	for range 2 { // told twice, it is done once
+		if err := l.Refuse(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := old.SetReadDeadline(time.Now().Add(soon)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := old.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the old connection goes on: %v", err)
+	}
+	if c, err := net.Dial("tcp", addr); err == nil {
+		_ = c.Close()
+		t.Error("a new connection is not refused")
+	}
+	for range 2 {
+		if err := l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := say(t, dial(t, l), "two", soon); got != "two" || l.Addr() != addr {
+		t.Errorf("behind it came %q at %s, want %s", got, l.Addr(), addr)
 	}
 }
 

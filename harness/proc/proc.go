@@ -160,6 +160,24 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
+// Freeze stops the program where it is (SIGSTOP): its sockets stay, and nobody is behind
+// them.
+func (p *Process) Freeze() error { return p.signal(19) }
+
+// Thaw lets it go on (SIGCONT).
+func (p *Process) Thaw() error { return p.signal(18) }
+
+// signal sends a signal by its number on Linux.
+func (p *Process) signal(number int) error {
+	if err := p.cmd.Process.Signal(typed(p.cmd.SysProcAttr.Pdeathsig, number)); err != nil {
+		return fmt.Errorf("%s: signal %d: %w", p.Name, number, err)
+	}
+	return nil
+}
+
+// typed returns v as a T, whose package need not be named.
+func typed[T ~int](_ T, v int) T { return T(v) }
+
 // Until calls ok every few milliseconds until it holds, within d.
 func Until(ctx context.Context, d time.Duration, ok func() bool) error {
 	end := time.Now().Add(d)

@@ -26,6 +26,7 @@ type Options struct {
 	Buffer   int    // batches that a replay can go back
 	Rate     int    // batches a second, of all ranks together
 	Seed     uint64 // of tokens and of what is evicted
+	Host     string // address that the sockets are bound to; "": the loopback
 }
 
 // DefaultOptions are two ranks of an engine under steady load.
@@ -89,13 +90,16 @@ func Open(o Options) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Host == "" {
+		o.Host = "127.0.0.1"
+	}
 	p := &Publisher{o: o, layout: layout, rate: o.Rate, done: make(chan struct{})}
 	first, err := FreePorts(2 * o.Ranks)
 	if err != nil {
 		return nil, err
 	}
 	p.pub, p.replay = first, first+o.Ranks
-	if p.sockets, err = bind(p.pub, p.replay, o.Ranks, o.Buffer, layout.Replay); err != nil {
+	if p.sockets, err = bind(o.Host, p.pub, p.replay, o.Ranks, o.Buffer, layout.Replay); err != nil {
 		return nil, err
 	}
 	for r := range o.Ranks {
@@ -108,10 +112,10 @@ func Open(o Options) (*Publisher, error) {
 }
 
 // Pub returns rank 0's event endpoint; rank r is at port + r.
-func (p *Publisher) Pub() string { return fmt.Sprintf("tcp://127.0.0.1:%d", p.pub) }
+func (p *Publisher) Pub() string { return fmt.Sprintf("tcp://%s:%d", p.o.Host, p.pub) }
 
 // Replay returns rank 0's replay endpoint; rank r is at port + r.
-func (p *Publisher) Replay() string { return fmt.Sprintf("tcp://127.0.0.1:%d", p.replay) }
+func (p *Publisher) Replay() string { return fmt.Sprintf("tcp://%s:%d", p.o.Host, p.replay) }
 
 // Ranks returns how many ranks publish.
 func (p *Publisher) Ranks() int { return p.o.Ranks }
@@ -180,7 +184,7 @@ func (p *Publisher) Restart(ctx context.Context, keep bool, down time.Duration) 
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s, err := bind(p.pub, p.replay, p.o.Ranks, p.o.Buffer, p.layout.Replay)
+	s, err := bind(p.o.Host, p.pub, p.replay, p.o.Ranks, p.o.Buffer, p.layout.Replay)
 	if err != nil {
 		return err
 	}

@@ -44,6 +44,7 @@ type rankSockets struct {
 // sockets are the publishers of all ranks for one life: rank r is at port + r.
 type sockets struct {
 	ctx   *zmq.Context
+	host  string
 	ranks []*rankSockets
 	how   wire.ReplayFrames
 	limit int // batches that a buffer keeps
@@ -53,12 +54,12 @@ type sockets struct {
 }
 
 // bind opens all sockets at the ports and serves replays.
-func bind(pub, replay, ranks, limit int, how wire.ReplayFrames) (*sockets, error) {
+func bind(host string, pub, replay, ranks, limit int, how wire.ReplayFrames) (*sockets, error) {
 	ctx, err := zmq.NewContext()
 	if err != nil {
 		return nil, fmt.Errorf("libzmq: %w", err)
 	}
-	s := &sockets{ctx: ctx, how: how, limit: limit, stop: make(chan struct{})}
+	s := &sockets{ctx: ctx, host: host, how: how, limit: limit, stop: make(chan struct{})}
 	for r := range ranks {
 		k := &rankSockets{}
 		s.ranks = append(s.ranks, k)
@@ -81,7 +82,7 @@ func (s *sockets) open(kind zmq.Type, port int) (*zmq.Socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("libzmq: %w", err)
 	}
-	at := fmt.Sprintf("tcp://127.0.0.1:%d", port)
+	at := fmt.Sprintf("tcp://%s:%d", s.host, port)
 	if err = errors.Join(sock.SetLinger(0), sock.SetSndhwm(maxQueued), sock.Bind(at)); err != nil {
 		_ = sock.Close()
 		return nil, fmt.Errorf("%s: %w", at, err)
@@ -183,7 +184,7 @@ func OpenRaw(buffer int) (*Raw, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := bind(first, first+1, 1, buffer, wire.ReplayTopic)
+	s, err := bind("127.0.0.1", first, first+1, 1, buffer, wire.ReplayTopic)
 	if err != nil {
 		return nil, err
 	}
