@@ -18,7 +18,8 @@
 //     reused: of the trace and the fleet's size alone, so two replays have the same.
 //   - The fleet's oracle is what the best worker could have reused when a request
 //     arrived, as the mock engines say: it knows what really was in their caches then,
-//     and so depends on timing by some blocks.
+//     and so depends on the router and on timing. A request that waits may find more than
+//     there was when it arrived.
 //
 // # The way of a request
 //

@@ -5,6 +5,8 @@ package openloop
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"kindex/harness/mockworker/engine"
 )
 
@@ -47,7 +49,7 @@ func TestMocks(t *testing.T) {
 		for range 2 {
 			r := replayed(t, &o)
 			s := r.Summary
-			if s.Requests.OK != 60 || s.Cache.Differs != 0 || s.Oracle.FleetN != 60 || len(s.Notes) != 0 || s.Cache.Source != "usage" || s.Finish["length"] != 60 {
+			if s.Requests.OK != 60 || s.Cache.Differs != 0 || s.Fleet == nil || s.Fleet.Requests != 60 || len(s.Notes) != 0 || s.Cache.Source != "usage" || s.Finish["length"] != 60 {
 				t.Fatalf("%s: %+v, %v, %+v, %+v, %v", kind, s.Requests, s.Errors, s.Cache, s.Oracle, s.Notes)
 			}
 			for i := range r.Records {
@@ -60,9 +62,8 @@ func TestMocks(t *testing.T) {
 				t.Errorf("%s: balance %+v", kind, b)
 			}
 			if before != nil {
-				x, y := &before.Summary.Oracle, &s.Oracle
-				if x.Trace != y.Trace || *x.Model != *y.Model || x.Prompt != y.Prompt || x.Trace == 0 {
-					t.Errorf("%s: %+v, then %+v", kind, x, y)
+				if diff := cmp.Diff(before.Summary.Oracle, s.Oracle); diff != "" || s.Oracle.Trace == 0 {
+					t.Errorf("%s: another oracle the second time:\n%s", kind, diff)
 				}
 			}
 			before = r

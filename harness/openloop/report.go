@@ -74,13 +74,13 @@ func (s *Summary) tables(b *strings.Builder) {
 	if c.Told > 0 {
 		fmt.Fprintf(b, "| cached (%s) | %d | %s | |\n", c.Source, c.Cached, percent(c.Hit))
 	}
-	if o.Fleet != nil {
-		fmt.Fprintf(b, "| the fleet's oracle: best worker at arrival | %d | %s | %s |\n", *o.Fleet, percent(o.FleetReuse), percent(o.HitOfFleet))
+	if f := s.Fleet; f != nil {
+		fmt.Fprintf(b, "| the fleet's oracle: best worker at arrival | %d | %s | %s |\n", f.Tokens, percent(&f.Reuse), percent(c.OfFleet))
 	}
 	if o.Model != nil {
-		fmt.Fprintf(b, "| model oracle: one cache of %d tokens | %d | %s | %s |\n", o.Capacity, *o.Model, percent(o.ModelReuse), percent(o.HitOfModel))
+		fmt.Fprintf(b, "| model oracle: one cache of %d tokens | %d | %s | %s |\n", o.Capacity, *o.Model, percent(o.ModelReuse), percent(c.OfModel))
 	}
-	fmt.Fprintf(b, "| the trace's reuse: one endless cache | %d | %s | %s |\n\n", o.Trace, percent(&o.TraceReuse), percent(o.HitOfTrace))
+	fmt.Fprintf(b, "| the trace's reuse: one endless cache | %d | %s | %s |\n\n", o.Trace, percent(&o.TraceReuse), percent(c.OfTrace))
 
 	if p := s.Predicted; p != nil {
 		fmt.Fprintf(b, "Foretold cached tokens of %d requests: %d equal, %d over, %d under; mean error %.1f tokens, mean absolute error %.1f.\n\n", p.N, p.Equal, p.Over, p.Under, p.MeanError, p.MeanAbs)

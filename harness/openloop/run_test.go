@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func replayed(t *testing.T, o *Options) *Result {
@@ -58,8 +60,8 @@ func TestReplay(t *testing.T) {
 			if s.Cache.Cached != s.Oracle.Trace || s.Cache.Cached == 0 || s.Cache.Source != "usage" || s.Cache.Differs != 0 {
 				t.Errorf("cached %+v, the trace's reuse %d", s.Cache, s.Oracle.Trace)
 			}
-			if s.Oracle.Fleet == nil || *s.Oracle.Fleet != s.Cache.Cached+40*16 || s.Oracle.FleetN != 40 || s.Oracle.BlockSize != fakeBlock || s.Oracle.Capacity != 2*100_000*fakeBlock {
-				t.Errorf("oracle %+v", s.Oracle)
+			if s.Fleet == nil || s.Fleet.Tokens != s.Cache.Cached+40*16 || s.Fleet.Requests != 40 || s.Oracle.BlockSize != fakeBlock || s.Oracle.Capacity != 2*100_000*fakeBlock {
+				t.Errorf("oracle %+v, the fleet's %+v", s.Oracle, s.Fleet)
 			}
 			if b := s.Balance; b == nil || len(b.Workers) != 2 || b.Workers[0].Requests != 20 || b.Requests != 1 {
 				t.Errorf("balance %+v", b)
@@ -114,9 +116,8 @@ func checkFiles(t *testing.T, dir string, s *Summary) {
 func TestTwice(t *testing.T) {
 	f := newFake(t)
 	a, b := replayed(t, f.options()), replayed(t, f.options())
-	x, y := &a.Summary.Oracle, &b.Summary.Oracle
-	if x.Trace != y.Trace || x.Prompt != y.Prompt || *x.Model != *y.Model || *x.Model == 0 {
-		t.Errorf("%+v, then %+v", x, y)
+	if diff := cmp.Diff(a.Summary.Oracle, b.Summary.Oracle); diff != "" || *a.Summary.Oracle.Model == 0 {
+		t.Errorf("another oracle the second time:\n%s", diff)
 	}
 	for i := range a.Records {
 		x, y := &a.Records[i], &b.Records[i]
@@ -155,8 +156,8 @@ func TestGatewayIDs(t *testing.T) {
 	f := newFake(t)
 	f.ids = true
 	s := replayed(t, f.options()).Summary
-	if s.Oracle.FleetN != 40 || len(s.Notes) != 0 {
-		t.Errorf("joined %d of 40: %v", s.Oracle.FleetN, s.Notes)
+	if s.Fleet == nil || s.Fleet.Requests != 40 || len(s.Notes) != 0 {
+		t.Errorf("joined %+v: %v", s.Fleet, s.Notes)
 	}
 }
 

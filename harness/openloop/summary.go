@@ -58,12 +58,13 @@ type Summary struct {
 	Lateness Times `json:"lateness_ms"` // of sending
 	Queue    Times `json:"queue_ms"`    // in the engine, as the fleet says
 
-	Goodput   Goodput    `json:"goodput"`
-	Cache     Cache      `json:"cache"`
-	Oracle    Oracle     `json:"oracle"`
-	Balance   *Balance   `json:"balance,omitempty"`
-	Predicted *Predicted `json:"predicted,omitempty"`
-	Client    Client     `json:"client"`
+	Goodput   Goodput      `json:"goodput"`
+	Cache     Cache        `json:"cache"`
+	Oracle    Oracle       `json:"oracle"`
+	Fleet     *FleetOracle `json:"fleet_oracle,omitempty"`
+	Balance   *Balance     `json:"balance,omitempty"`
+	Predicted *Predicted   `json:"predicted,omitempty"`
+	Client    Client       `json:"client"`
 }
 
 // Requests counts them.
@@ -109,14 +110,18 @@ type Cache struct {
 	Any     *float64 `json:"requests_with_hit,omitempty"` // share of requests with any cached token
 	Mean    *float64 `json:"mean_request_hit,omitempty"`  // mean of the requests' own shares
 
-	// Cached tokens of those that could have been: of the best oracle that there is,
-	// the fleet's, the model's or the trace's.
+	// Cached tokens of those that an oracle could have had, over the same requests.
+	OfFleet *float64 `json:"hit_of_fleet,omitempty"`
+	OfModel *float64 `json:"hit_of_model,omitempty"`
+	OfTrace *float64 `json:"hit_of_trace,omitempty"`
+
+	// The first of these that there is.
 	OfOracle *float64 `json:"hit_over_oracle,omitempty"`
-	Oracle   string   `json:"oracle"`
+	Over     string   `json:"hit_over,omitempty"` // fleet, model or trace
 }
 
-// Oracle is what could have been cached. Trace and model depend on the trace and the
-// fleet's size alone and cover every row; the fleet's covers requests that it saw.
+// Oracle is what could have been cached, of every row, whatever happened: of the trace,
+// the seed and the fleet's size alone, and so equal in every replay of the same.
 type Oracle struct {
 	BlockSize int `json:"block_size"`
 	Rows      int `json:"rows"`
@@ -128,15 +133,15 @@ type Oracle struct {
 	Capacity   int      `json:"capacity_tokens,omitempty"`
 	Model      *int     `json:"model_tokens,omitempty"` // a single cache as large as the fleet's
 	ModelReuse *float64 `json:"model_reuse,omitempty"`
+}
 
-	Fleet      *int     `json:"fleet_tokens,omitempty"` // the best worker on each arrival
-	FleetReuse *float64 `json:"fleet_reuse,omitempty"`
-	FleetN     int      `json:"fleet_requests"`
-
-	// Cached tokens of an oracle's, over the same requests.
-	HitOfTrace *float64 `json:"hit_of_trace,omitempty"`
-	HitOfModel *float64 `json:"hit_of_model,omitempty"`
-	HitOfFleet *float64 `json:"hit_of_fleet,omitempty"`
+// FleetOracle is what the best worker could have reused of each answered request when
+// it arrived. It depends on what the router did before, and on timing.
+type FleetOracle struct {
+	Requests int     `json:"requests"` // that the fleet says something of
+	Prompt   int     `json:"prompt_tokens"`
+	Tokens   int     `json:"tokens"`
+	Reuse    float64 `json:"reuse"` // of prompt tokens
 }
 
 // Balance is how evenly workers were used: the greatest over the mean, of all workers
@@ -342,7 +347,8 @@ func (s *Summary) timed(r *replay) {
 func (s *Summary) caches(r *replay) {
 	c, o := &s.Cache, &s.Oracle
 	o.BlockSize, o.Capacity, c.Source = r.block, r.capacity, "none"
-	var model, fleet, hitFleet, ofTrace, ofModel, anyHit int
+	var model, hitFleet, ofTrace, ofModel, anyHit int
+	var f FleetOracle
 	shares := 0.0
 	for i := range r.recs {
 		rec := &r.recs[i]
@@ -372,8 +378,9 @@ func (s *Summary) caches(r *replay) {
 			c.Differs++
 		}
 		if rec.FleetOracle != unknown {
-			o.FleetN++
-			fleet += rec.FleetOracle
+			f.Requests++
+			f.Prompt += rec.prompt()
+			f.Tokens += rec.FleetOracle
 			hitFleet += cached
 		}
 	}
@@ -382,27 +389,20 @@ func (s *Summary) caches(r *replay) {
 		c.Mean = new(shares / float64(c.Told))
 	}
 	o.TraceReuse = share(o.Trace, o.Prompt)
-	o.HitOfTrace = ratio(c.Cached, ofTrace)
+	c.OfTrace = ratio(c.Cached, ofTrace)
 	if r.capacity > 0 {
-		o.Model, o.ModelReuse, o.HitOfModel = &model, ratio(model, o.Prompt), ratio(c.Cached, ofModel)
+		o.Model, o.ModelReuse, c.OfModel = &model, ratio(model, o.Prompt), ratio(c.Cached, ofModel)
 	}
-	if o.FleetN > 0 {
-		o.Fleet, o.HitOfFleet = &fleet, ratio(hitFleet, fleet)
-		prompt := 0
-		for i := range r.recs {
-			if rec := &r.recs[i]; rec.ok() && rec.FleetOracle != unknown {
-				prompt += rec.prompt()
-			}
-		}
-		o.FleetReuse = ratio(fleet, prompt)
+	if f.Requests > 0 {
+		f.Reuse, c.OfFleet, s.Fleet = share(f.Tokens, f.Prompt), ratio(hitFleet, f.Tokens), &f
 	}
 	switch {
-	case o.HitOfFleet != nil:
-		c.OfOracle, c.Oracle = o.HitOfFleet, "fleet"
-	case o.HitOfModel != nil:
-		c.OfOracle, c.Oracle = o.HitOfModel, "model"
-	default:
-		c.OfOracle, c.Oracle = o.HitOfTrace, "trace"
+	case c.OfFleet != nil:
+		c.OfOracle, c.Over = c.OfFleet, "fleet"
+	case c.OfModel != nil:
+		c.OfOracle, c.Over = c.OfModel, "model"
+	case c.OfTrace != nil:
+		c.OfOracle, c.Over = c.OfTrace, "trace"
 	}
 }
 
@@ -496,7 +496,7 @@ func (s *Summary) doubt() {
 	if s.Requests.OK == s.Requests.Sent && math.Abs(float64(t.Prompt-t.Asked)) > alike*float64(t.Asked) {
 		s.Notes = append(s.Notes, fmt.Sprintf("engines count %d prompt tokens, the trace %d: a word is not a token (--words FILE, or --prompt tokens)", t.Prompt, t.Asked))
 	}
-	if most := s.Oracle.HitOfTrace; most != nil && *most > 1+alike {
+	if most := s.Cache.OfTrace; most != nil && *most > 1+alike {
 		s.Notes = append(s.Notes, fmt.Sprintf("%.2f times as many tokens were cached as the trace can reuse: caches were not empty (--reset), or prompts are alike to the engine (--words FILE)", *most))
 	}
 }
