@@ -32,6 +32,7 @@ type Subscription struct {
 	pooled  bool    // there are several ranks, and the subscriber pools them
 	spoilt  error   // what ends the subscription after the item told last
 
+	news    <-chan struct{} // armed; nil: not, or it was closed
 	item    Item
 	batches []Batch
 	record  []byte
@@ -151,22 +152,22 @@ func (s *Subscription) Next(ctx context.Context) (*Item, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if told, _, err := s.look(); told || err != nil {
-			return s.told(err)
+		// What comes from here on closes news. That of the item before will do: if it
+		// is closed, this looks once too often.
+		if s.news == nil {
+			s.news = s.engine.waker.arm()
 		}
-		// What comes from here on closes news.
-		news := s.engine.waker.arm()
 		told, at, err := s.look()
 		if told || err != nil {
 			return s.told(err)
 		}
-		s.wait(ctx, news, at)
+		s.wait(ctx, at)
 	}
 }
 
 // wait returns when there may be something new, at the time at at the latest
 // unless that is zero.
-func (s *Subscription) wait(ctx context.Context, news <-chan struct{}, at time.Time) {
+func (s *Subscription) wait(ctx context.Context, at time.Time) {
 	var due <-chan time.Time
 	if !at.IsZero() {
 		d := max(time.Until(at), 0)
@@ -180,7 +181,8 @@ func (s *Subscription) wait(ctx context.Context, news <-chan struct{}, at time.T
 	}
 	select {
 	case <-ctx.Done():
-	case <-news:
+	case <-s.news:
+		s.news = nil
 	case <-due:
 	}
 }
