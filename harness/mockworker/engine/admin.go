@@ -296,7 +296,7 @@ func (a *Admin) reuse(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *Admin) reset(w http.ResponseWriter, r *http.Request) {
-	ok := true
+	var ok bool
 	if r.PathValue("w") == "" {
 		ok = a.fleet.Reset()
 	} else {

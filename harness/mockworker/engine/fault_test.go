@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"syscall"
@@ -264,8 +265,8 @@ func TestFaultRefuse(t *testing.T) {
 		t.Errorf("who was connected: %v, want Unavailable", err)
 	}
 	s.await(t, func(l *Load) bool { return l.Running == 0 })
-	if _, err := http.Get("http://" + s.HTTP + "/health"); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("who connects: %v, want a refusal", err)
+	if conn, err := net.Dial("tcp", s.HTTP); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("who connects: %v, %v, want a refusal", conn, err)
 	}
 	if f := s.state(t, FaultRefuse); f.Active != 1 || f.Effects < 2 {
 		t.Errorf("refuse: %+v: want at least two connections cut", f)
@@ -294,11 +295,12 @@ func TestFaultStall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
+	body := resp.Body
+	defer body.Close()
 	lines := make(chan string, 100)
 	go func() {
 		defer close(lines)
-		for r := bufio.NewReader(resp.Body); ; {
+		for r := bufio.NewReader(body); ; {
 			line, err := r.ReadString('\n')
 			if err != nil {
 				return

@@ -88,7 +88,7 @@ func (v *events) close() {
 	}
 	_ = v.conn.Close()
 	v.stop()
-	<-v.ended
+	_ = <-v.ended // whatever it says, it has ended
 	v.conn = nil
 }
 

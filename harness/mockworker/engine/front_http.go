@@ -175,8 +175,7 @@ func (f *HTTPFront) read(w http.ResponseWriter, r *http.Request, into any) error
 
 // fieldOf names the field that an error of encoding/json is of.
 func fieldOf(err error) string {
-	var kind *json.UnmarshalTypeError
-	if errors.As(err, &kind) {
+	if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return kind.Field
 	}
 	return ""
@@ -215,12 +214,12 @@ func random() string {
 // none.
 func (f *HTTPFront) pinned(r *http.Request, body *int) (int, error) {
 	v := r.Header.Get(rankKey)
-	n := -1
+	var n int
 	switch {
 	case v != "":
 		var err error
 		if n, err = strconv.Atoi(v); err != nil {
-			n = -2
+			n = -1
 		}
 	case body != nil:
 		n, v = *body, strconv.Itoa(*body)

@@ -98,9 +98,8 @@ func (f *HTTPFront) serverInfo(w http.ResponseWriter, _ *http.Request) {
 		"page_size": c.BlockSize, "context_length": c.ContextLength, "max_total_num_tokens": c.Blocks * c.BlockSize,
 		"max_running_requests": c.MaxRunning, "uptime": time.Since(f.engine.started).Seconds(), "engine": c.Engine,
 	}
-	host, port := "", 0
 	if p := f.engine.Publishers()[0]; strings.HasPrefix(p.Live, "tcp://") {
-		host, port = hostPort(p.Live)
+		host, port := hostPort(p.Live)
 		events := map[string]any{
 			"publisher": "zmq", "endpoint_host": host, "endpoint_port_base": port, "topic": c.Topic, "block_size": c.BlockSize, "dp_size": c.Ranks,
 		}
