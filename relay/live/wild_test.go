@@ -367,7 +367,7 @@ func (w *wild) prove(every uint64) {
 func TestWild(t *testing.T) {
 	seeds := 40
 	if longtest.Enabled() {
-		seeds = 4000
+		seeds = 1000
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
