@@ -17,8 +17,12 @@ import (
 // maxSnapshots bounds a rank's snapshots in one form that are kept at once.
 const maxSnapshots = 4
 
-// cutDelay is how long a snapshot waits when too many cuts are open.
-const cutDelay = 10 * time.Millisecond
+// cutDelay is how long a snapshot waits when too many cuts are open, doubling each
+// time up to maxCutDelay.
+const (
+	cutDelay    = 10 * time.Millisecond
+	maxCutDelay = 320 * time.Millisecond
+)
 
 // snapshot is the content of a rank at one position of its history, in one form.
 // It is laid out by a goroutine of its own; then any number of readers are told
@@ -179,12 +183,19 @@ func (s *snapshot) tidy() {
 // cut makes s ready.
 func (r *Rank) cut(s *snapshot) {
 	// Laying out takes memory for as long as it takes.
-	r.engine.layouts <- struct{}{}
-	defer func() { <-r.engine.layouts }()
+	layouts := r.engine.layouts
+	layouts <- struct{}{}
+	defer func() { <-layouts }()
 
 	cut := r.take(s)
-	if cut == nil {
-		return
+	for delay := cutDelay; cut == nil; delay = min(2*delay, maxCutDelay) {
+		<-layouts // others may have room
+		wanted := r.waitForCuts(s, delay)
+		layouts <- struct{}{}
+		if !wanted {
+			return
+		}
+		cut = r.take(s)
 	}
 	s.mu.Lock()
 	s.cut = cut
@@ -208,25 +219,38 @@ func (r *Rank) cut(s *snapshot) {
 	r.engine.waker.wake()
 }
 
-// take cuts the content and notes where. It returns nil when the engine is closed
-// before there was room for a cut: those of dropped snapshots close as soon as
-// nobody encodes a chunk of them.
+// take cuts the content and notes where. It returns nil where too many cuts are
+// open: those of dropped snapshots close as soon as nobody encodes a chunk of them.
 func (r *Rank) take(s *snapshot) *live.Cut {
-	for {
-		r.mu.Lock()
-		cut, err := r.live.Cut()
-		s.taken, s.epoch, s.pos, s.ts = err == nil, r.epoch, r.hist.head, r.timestamp
-		s.head = Chunk{UnknownBefore: r.unknown, Through: r.last, Check: r.check}
-		r.mu.Unlock()
-		if err == nil {
-			return cut
-		}
-		select {
-		case <-r.engine.done:
-			return nil
-		case <-time.After(cutDelay):
-		}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	cut, err := r.live.Cut()
+	if err != nil {
+		return nil
 	}
+	s.taken, s.epoch, s.pos, s.ts = true, r.epoch, r.hist.head, r.timestamp
+	s.head = Chunk{UnknownBefore: r.unknown, Through: r.last, Check: r.check}
+	return cut
+}
+
+// waitForCuts waits for other cuts to close. It returns whether s is still wanted,
+// and drops it if not.
+func (r *Rank) waitForCuts(s *snapshot, delay time.Duration) bool {
+	t := time.NewTimer(delay)
+	defer t.Stop()
+	select {
+	case <-r.engine.done:
+		return false
+	case <-t.C:
+	}
+	ss := &r.snapshots
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if s.refs > 0 {
+		return true
+	}
+	ss.remove(s)
+	return false
 }
 
 // chunk returns chunk i, or false where s was dropped meanwhile. shared says that

@@ -106,6 +106,29 @@ func TestMaxBlocks(t *testing.T) {
 	}
 }
 
+// A store that needs no new record is taken however full the state is: a copy of
+// held blocks elsewhere, and blocks that come back where a ghost keeps their place.
+func TestMaxBlocksHeldAlready(t *testing.T) {
+	for _, hashed := range []bool{false, true} {
+		r := newRig(t, Options{MaxBlocks: 10, HashTokens: hashed})
+		r.batch(run(0, 1, 8), removal(3, 1), run(0, 9, 2))
+		r.batch(host(run(0, 1, 2)), host(run(8, 20, 1)), run(2, 3, 1))
+		want := r.check()
+		if st := r.state.Stats(); len(want) != 10 || st.Refused != 1 {
+			t.Errorf("%d blocks and %+v, want 10 blocks and 1 refused", len(want), st)
+		}
+		for e, copies := range map[uint64]string{1: " device/0:1 host/0:1", 2: " device/0:1 host/0:1", 3: " device/0:1", 8: " device/0:1"} {
+			if got := want[e].copies; got != copies {
+				t.Errorf("block %d lies at%s, want%s", e, got, copies)
+			}
+		}
+		r.batch(run(8, 1, 1)) // it would need a place while it still has its old one
+		if _, there := r.check()[1]; there {
+			t.Error("a block that would have moved past the limit is still there")
+		}
+	}
+}
+
 func TestTooLarge(t *testing.T) {
 	r := newRig(t, Options{MaxBytes: 64 << 10})
 	long := run(0, 1, 1)
@@ -171,6 +194,11 @@ func TestCuts(t *testing.T) {
 	if _, err := r.state.Cut(); !errors.Is(err, ErrCuts) {
 		t.Errorf("a third cut: %v, want ErrCuts", err)
 	}
+	r.state.recs.chunks = make([]*[slabLen]record, 1<<12)
+	if n := testing.AllocsPerRun(10, func() { _, _ = r.state.Cut() }); n > 1 {
+		t.Errorf("a cut that is refused costs %v allocations, want 1: it copies nothing", n)
+	}
+	r.state.recs.chunks = nil
 	checkOwn(t, b, content{}, 0)
 	checkPeer(t, b, 0, content{})
 	a.Close()

@@ -98,7 +98,7 @@ func (s *State) store(t *told, out []bool) {
 	for n > 0 && isOut(out, n-1) {
 		n-- // nothing lies below a hole at the end
 	}
-	if !s.fits(t, &a, n) {
+	if !s.fits(t, &a, contents[:n], out, position) {
 		return
 	}
 	s.warm += s.held.touch(&s.recs, t.engines)
@@ -121,11 +121,15 @@ func (s *State) store(t *told, out []bool) {
 
 func isOut(out []bool, i int) bool { return out != nil && out[i] }
 
-// fits reports whether the limits have room for the first n blocks of t. If not,
-// what t would have moved goes, so that nothing is counted that is not there.
-func (s *State) fits(t *told, a *attr, n int) bool {
-	ok := uint64(s.recs.used)+uint64(n) <= uint64(s.opts.MaxBlocks) &&
-		s.blobs.used+s.attrs.bytes <= s.opts.MaxBytes && len(s.blobs.chunks) < maxChunks && a.text() <= maxText
+// fits reports whether the limits have room for the first blocks of t, which have
+// these contents below position. If not, what t would have moved goes, so that
+// nothing is counted that is not there.
+func (s *State) fits(t *told, a *attr, contents []kv.ContentHash, out []bool, position uint64) bool {
+	n := len(contents)
+	ok := s.blobs.used+s.attrs.bytes <= s.opts.MaxBytes && len(s.blobs.chunks) < maxChunks && a.text() <= maxText
+	if used, most := uint64(s.recs.used), uint64(s.opts.MaxBlocks); ok && used+uint64(n) > most {
+		ok = used+s.missing(t, contents, out, position) <= most
+	}
 	if !s.opts.HashTokens {
 		ok = ok && t.blobBound() <= maxBlob
 	}
@@ -139,6 +143,21 @@ func (s *State) fits(t *told, a *attr, n int) bool {
 		}
 	}
 	return false
+}
+
+// missing counts the blocks of t that need a record: those whose position has
+// neither the block itself nor a ghost. Another copy of what is held needs none.
+func (s *State) missing(t *told, contents []kv.ContentHash, out []bool, position uint64) (n uint64) {
+	for i, c := range contents {
+		position = livedigest.Child(position, c)
+		if s.ghost.find(&s.recs, position) != 0 {
+			continue
+		}
+		if r := s.held.find(&s.recs, uint64(t.engines[i])); isOut(out, i) || r == 0 || s.recs.at(r).position != position {
+			n++
+		}
+	}
+	return n
 }
 
 // walk is a store on its way down a chain.
