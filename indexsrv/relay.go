@@ -211,10 +211,9 @@ func (r *relayed) End(s *client.Snapshot) {
 func (r *relayed) Batch(b *client.Batch) {
 	came := time.Now()
 	r.do(false, b.Ops, func() {
-		if b.Epoch != r.life || r.lives == 0 {
-			r.lives++
-			r.life = b.Epoch
-		}
+		// Without a reset it is the same life, or its first word: a relay that
+		// restarted goes on from a cursor that proves it, by a name of its own.
+		r.lives, r.life = max(r.lives, 1), b.Epoch
 		r.counts.batches++
 		r.has, r.last = true, b.Sequence
 		r.applied = time.Now()

@@ -355,6 +355,26 @@ func TestRelayGone(t *testing.T) {
 	}
 }
 
+// TestRelayAgain: a relay that restarted and goes on from a proven cursor tells of
+// the same life of the engine, whatever it calls it.
+func TestRelayAgain(t *testing.T) {
+	f := startRelay(t, &fakeRelay{serve: func(_ int, req *relayv1.SubscribeRequest, send func(...*relayv1.SubscribeResponse)) error {
+		for _, cur := range req.GetCursors() {
+			next := relayBatch(0, cur.GetSequence()+1, relayStore(3, 4))
+			next.Epoch = 78
+			send(next)
+			return nil
+		}
+		send(relayBatch(0, 0, relayStore(0, 1, 2, 3)))
+		return status.Error(codes.Unavailable, "going away")
+	}})
+	h := relayHost(t, f, "", nil)
+	h.relayed("batch 1", 0, seqIs(1))
+	if l := h.state(0, feed.StateActive); l.Memberships != 4 || l.Epoch != 1 || l.Restarts != 0 || l.Resets != 0 {
+		t.Errorf("it is %+v, want 4 blocks of life 1", l)
+	}
+}
+
 // TestRelayNever: a relay that is not there leaves the stream pending, then failed.
 func TestRelayNever(t *testing.T) {
 	h := relayHost(t, &fakeRelay{addr: "127.0.0.1:1"}, "", func(c *Config) { c.ConnectPeriod = 200 * time.Millisecond })
