@@ -160,6 +160,9 @@ func (e *EngineSpec) validate() error {
 			return fmt.Errorf("replay: %w", err)
 		}
 	}
+	if e.Loads != "" && e.Kind != "sglang" {
+		return fmt.Errorf("loads: %s has no load socket, only sglang has: give metrics=URL or grpc=HOST:PORT", e.Kind)
+	}
 	if e.Metrics != "" || e.Loads != "" {
 		l := e.loadConfig()
 		if err := l.Validate(); err != nil {

@@ -103,6 +103,7 @@ func TestConfigFaults(t *testing.T) {
 	file("engine: vllm\n", "FILE:1: engine: must be a list")
 	file("engine:\n - {vllm: \"tcp://h:1\", colour: red}\n", `FILE:2: engine: unknown key "colour": an engine has vllm, sglang, block, grpc, listen, loads, metrics, name, ranks, replay`)
 	file("engine:\n - {vllm: \"tcp://h:1\", name: [x]}\n", "FILE:2: engine: name: must be one plain value")
+	file("engine:\n - {loads: \"tcp://h:2\", vllm: \"tcp://h:1\"}\n", "FILE:2: engine: loads: vllm has no load socket, only sglang has")
 	file("engine:\n - {replay: \"tcp://h:1\"}\n", "FILE:2: engine: vllm=ENDPOINT or sglang=ENDPOINT is missing")
 	file("engine:\n - {vllm: \"tcp://h:1\", sglang: \"tcp://h:2\"}\n", "FILE:2: engine: an engine is one of vllm and sglang, once")
 	file("engine: [\"vllm=tcp://h:1,name=a\", \"vllm=tcp://h:2,name=a\"]\n", "engine a: name: it is given to two engines")
@@ -139,7 +140,8 @@ func TestConfigFaults(t *testing.T) {
 		"vllm=tcp://h:1,grpc=http://h:1":    `grpc: "http://h:1" must be host:port`,
 		"vllm=tcp://h:1,grpc=h":             `grpc: "h" must be host:port`,
 		"vllm=tcp://h:1,grpc=h:0":           `grpc: "h:0": the port must be 1 to 65535`,
-		"vllm=tcp://h:1,loads=h:1":          `loads=h:1`,
+		"vllm=tcp://h:1,loads=tcp://h:2":    `loads: vllm has no load socket, only sglang has: give metrics=URL or grpc=HOST:PORT`,
+		"sglang=tcp://h:1,loads=h:1":        `loads=h:1`,
 		"vllm=tcp://h:1,name=a b":           `name: "a b" must be 1 to 64 letters`,
 		"vllm=tcp://h:1,listen=7":           `listen: "7" must be host:port`,
 		"vllm=tcp://h:1,block=0":            `block: "0" must be an integer from 1 to 65536`,
