@@ -26,6 +26,7 @@ type Config struct {
 	HTTP    string // host:port, or httpOff
 
 	HashTokens     bool  // token ids stay on this host
+	MinHashBlock   int   // tokens: under HashTokens ranks of smaller blocks serve no events
 	HistoryBatches int   // of each rank
 	HistoryBytes   int64 // of each rank
 
@@ -68,6 +69,7 @@ func DefaultConfig() Config {
 		Listen: "127.0.0.1:9400",
 		HTTP:   "127.0.0.1:9399",
 
+		MinHashBlock:   DefaultMinHashBlock,
 		HistoryBatches: DefaultHistoryBatches,
 		HistoryBytes:   DefaultHistoryBytes,
 
@@ -116,7 +118,8 @@ func (c *Config) options() []settings.Option {
 			}
 			return settings.CheckAddress(s)
 		}),
-		settings.Toggle("hash-tokens", "token ids, and so prompts, stay on this host: subscribers get content hashes, SubscribeKvEvents is refused", &c.HashTokens),
+		settings.Toggle("hash-tokens", "token ids stay on this host: subscribers get content hashes, SubscribeKvEvents is refused; hashes have no key, so that whoever has them can try whether a text that they know or guess was in a prompt", &c.HashTokens),
+		settings.Count("hash-tokens-min-block", "with hash-tokens, ranks whose blocks are of fewer tokens serve no events: so short a block is found from its hash with a table of the vocabulary; lower means that prompts can be read from the hashes", &c.MinHashBlock, 1, maxBlock),
 		settings.Count("history-batches", "batches of each rank that subscribers can resume from", &c.HistoryBatches, 1, 1<<28),
 		settings.Size("history-bytes", "memory of each rank's history", &c.HistoryBytes, 1<<10, maxBytes),
 		settings.Text("tls-cert", "PEM file with the certificate of this relay; turns TLS 1.3 on; read again when it changes", &c.TLSCert, nil),
@@ -163,6 +166,9 @@ func (c *Config) Validate() []error {
 	for i := range c.Engines {
 		if _, err := hashcheck.Parse(c.HashCheck, c.Engines[i].Kind); err != nil {
 			faults = append(faults, fmt.Errorf("engine %s: hash-check: %w", c.nameOf(i), err))
+		}
+		if b := c.Engines[i].Block; c.HashTokens && b != 0 && b < c.MinHashBlock {
+			faults = append(faults, fmt.Errorf("engine %s: block: %s", c.nameOf(i), shortBlocks(b, c.MinHashBlock)))
 		}
 	}
 	faults = append(faults, c.nameFaults()...)

@@ -40,6 +40,9 @@ type EngineConfig struct {
 	BlockSize int
 	// HashTokens keeps token ids out of the history: there is no [FormPeer].
 	HashTokens bool
+	// MinHashBlock is the size of a block in tokens below which, under HashTokens,
+	// a rank serves nothing; 0 means [DefaultMinHashBlock].
+	MinHashBlock int
 	// HistoryBatches and HistoryBytes bound each rank's history; 0 means the
 	// defaults.
 	HistoryBatches int
@@ -67,6 +70,9 @@ func (c *EngineConfig) validate() error {
 	}
 	if c.BlockSize < 0 {
 		errs = append(errs, fmt.Errorf("block size %d: it must be positive, or 0 to learn it", c.BlockSize))
+	}
+	if c.MinHashBlock < 0 {
+		errs = append(errs, fmt.Errorf("least block size under hash-tokens %d: it must not be negative", c.MinHashBlock))
 	}
 	if c.HistoryBatches < 0 || c.HistoryBytes < 0 {
 		errs = append(errs, fmt.Errorf("a history of %d batches and %d bytes: neither may be negative", c.HistoryBatches, c.HistoryBytes))
@@ -115,6 +121,9 @@ func newEngine(cfg EngineConfig) (*Engine, error) {
 		return nil, err
 	}
 	cfg.Ranks = max(cfg.Ranks, 1)
+	if cfg.MinHashBlock == 0 {
+		cfg.MinHashBlock = DefaultMinHashBlock
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}

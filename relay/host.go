@@ -274,7 +274,7 @@ func (h *Host) open(i int) error {
 		Name: h.cfg.nameOf(i), Kind: spec.Kind,
 		Endpoint: spec.Endpoint, Replay: spec.Replay,
 		Ranks: spec.Ranks, BlockSize: spec.Block,
-		HashTokens:     h.cfg.HashTokens,
+		HashTokens: h.cfg.HashTokens, MinHashBlock: h.cfg.MinHashBlock,
 		HistoryBatches: h.cfg.HistoryBatches, HistoryBytes: h.cfg.HistoryBytes,
 		Feed: h.cfg.feedLimits(),
 		Load: h.engines[i].meter, HashCheck: check,

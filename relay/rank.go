@@ -111,8 +111,10 @@ func (r *Rank) Commit(f *feed.Faults) {
 	r.mu.Lock()
 	r.live.Apply(batch, ops, &r.effects)
 	clears := r.raise(f, ops)
+	served := r.tooShort() == ""
 	r.has, r.last, r.check, r.timestamp = true, b.Seq, b.Sum, batch.Timestamp
 	r.received, r.blockSize = now, r.norm.BlockSize()
+	short := r.tooShort()
 	r.counts.batches++
 	r.counts.events += uint64(len(batch.Events))
 	if batch.HasRank && batch.Rank != r.number {
@@ -131,6 +133,9 @@ func (r *Rank) Commit(f *feed.Faults) {
 	r.mu.Unlock()
 	r.engine.waker.wake()
 	r.engine.cfg.Load.Output(r.number, now)
+	if served && short != "" {
+		r.engine.cfg.Log.Error("a rank serves no events", "engine", r.engine.cfg.Name, "rank", r.number, "why", short)
+	}
 	if why := r.hashes.Check(batch, now); why != "" {
 		r.engine.cfg.Log.Warn("the engine's hashes are not as they should be", "engine", r.engine.cfg.Name, "rank", r.number, "why", why)
 	}

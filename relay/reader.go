@@ -161,6 +161,9 @@ func (s *Subscription) stepLocked(r *reader) (told, chunk bool, err error) {
 	rank := r.rank
 	rank.mu.RLock()
 	defer rank.mu.RUnlock()
+	if err := rank.refuseShort(); err != nil {
+		return false, false, err
+	}
 	if r.phase == phaseDecide {
 		switch r.decide() {
 		case unknown:

@@ -74,6 +74,9 @@ func (r *Rank) info() RankInfo {
 		LiveBlocks: r.live.Stats().Blocks,
 		LastBatch:  r.received,
 	}
+	if why := r.tooShort(); why != "" {
+		in.Standing = Standing{Why: why}
+	}
 	if r.hist.len() > 0 {
 		in.Oldest = r.hist.at(r.hist.from).from
 	}

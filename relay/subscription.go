@@ -84,7 +84,7 @@ func (s *Subscription) begin(cursors []Cursor, pooled bool) error {
 		}
 	}
 	if s.rules == RulesOwn {
-		return nil
+		return s.refuseShort()
 	}
 	for _, r := range s.readers {
 		if err := r.beginPeer(resumed, pooled); err != nil {
@@ -93,6 +93,19 @@ func (s *Subscription) begin(cursors []Cursor, pooled bool) error {
 	}
 	if s.pooled = pooled && len(s.readers) > 1; s.pooled {
 		s.beginSeries()
+	}
+	return nil
+}
+
+// refuseShort refuses a subscription to a rank that serves no events.
+func (s *Subscription) refuseShort() error {
+	for _, r := range s.readers {
+		r.rank.mu.RLock()
+		err := r.rank.refuseShort()
+		r.rank.mu.RUnlock()
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
