@@ -52,6 +52,7 @@ type Rank struct {
 	why       string // the epoch began
 	standing  Standing
 	version   uint64    // of standing, from 1
+	rests     uint64    // the index in the history up to which an exact standing rests on it
 	life      uint64    // of the publisher, as the feed counts; Primed holds for it
 	has       bool      // something was admitted or lost in this epoch
 	last      uint64    // its number
@@ -199,6 +200,11 @@ func (r *Rank) Forget(why feed.Forget, _ *feed.Faults) {
 		r.norm.Restart()
 		r.hashes.Restart()
 		r.blockSize = r.norm.BlockSize()
+		if r.standing.Exact {
+			// That was the other life's. The feed tells of this one when it is asked next.
+			r.standing.Exact, r.standing.Why = false, r.why
+			r.version++
+		}
 	case feed.ForgetResync:
 		r.why = "what was lost has come after all"
 		r.counts.resyncs++
@@ -227,6 +233,7 @@ func (r *Rank) stands(now feed.Standing, why string) {
 	if changed {
 		r.standing = st
 		r.version++
+		r.rests = r.hist.head
 	}
 	r.mu.Unlock()
 	if changed {

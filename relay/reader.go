@@ -42,6 +42,7 @@ type reader struct {
 	snap   *snapshot
 	chunk  int    // the next of snap
 	told   uint64 // the version of the standing told
+	early  bool   // it is exact, which was not told: what it rests on comes first
 	last   uint64 // the number of the last batch told
 	any    bool   // last means something
 	begun  bool   // a batch or a chunk was told
@@ -180,6 +181,7 @@ func (s *Subscription) stepLocked(r *reader) (told, chunk bool, err error) {
 			return false, false, endf(EndDataLoss, "%s: subscribe from 0", rank.why)
 		}
 		r.begin()
+		r.told = 0 // what was told was of the other epoch
 		return s.reset(r, rank.why), false, nil
 	case s.standing(r):
 		return true, false, nil
@@ -246,17 +248,29 @@ func (s *Subscription) reset(r *reader, why string) bool {
 // standing makes the item that tells the standing, if it is another one than was
 // told.
 func (s *Subscription) standing(r *reader) bool {
-	if s.rules == RulesPeer || r.told == r.rank.version {
+	if s.rules == RulesPeer || r.told == r.rank.version && !(r.early && r.reached()) {
 		return false
 	}
 	s.tellStanding(r)
 	return true
 }
 
+// tellStanding makes the item of the standing. What makes it exact may still be on
+// its way to the subscriber, whose content is not exact before it has come.
 func (s *Subscription) tellStanding(r *reader) {
 	r.told = r.rank.version
 	s.item = r.item(ItemStanding)
 	s.item.Epoch, s.item.Standing = r.rank.epoch, r.rank.standing
+	if r.early = s.item.Standing.Exact && !r.reached(); r.early {
+		s.item.Standing.Exact, s.item.Standing.Why = false, "what makes it exact is on its way"
+	}
+}
+
+// reached reports whether r was told what an exact standing rests on. The rank is
+// locked.
+func (r *reader) reached() bool {
+	rests := r.rank.rests
+	return rests <= r.rank.hist.first || r.phase == phaseFollow && r.pos.Load() >= rests
 }
 
 // await returns whether the snapshot that r needs is there, and takes it. The rank

@@ -136,8 +136,8 @@ func TestOwnContract(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var standings, batches, chunks int
-		for batches < 3 || chunks < 1 || standings < 2 {
+		var standings, batches, chunks, exact int
+		for batches < 3 || chunks < 1 || exact < 2 {
 			m, err := s.Recv()
 			if err != nil {
 				t.Fatal(err)
@@ -147,9 +147,12 @@ func TestOwnContract(t *testing.T) {
 			}
 			switch body := m.GetBody().(type) {
 			case *relayv1.SubscribeResponse_Standing:
-				standings++
-				if st := body.Standing; !st.GetPrimed() || !st.GetExact() || st.GetWhy() != "" || st.GetAny() {
-					t.Errorf("standing %v, want primed and exact, and that no batch was sent yet", st)
+				st := body.Standing
+				if !st.GetPrimed() || st.GetExact() != st.GetAny() || st.GetExact() != (st.GetWhy() == "") {
+					t.Errorf("standing %v, want primed, and exact once the batches were sent", st)
+				}
+				if standings++; st.GetExact() {
+					exact++
 				}
 			case *relayv1.SubscribeResponse_Batch:
 				checkOwnBatch(t, m, body.Batch, uint64(batches), tokens)

@@ -265,6 +265,9 @@ func (s *Subscription) beat(r *reader, now, next time.Time) (bool, time.Time) {
 	}
 	r.rank.mu.RLock()
 	defer r.rank.mu.RUnlock()
+	if r.phase != phaseDecide && r.epoch != r.rank.epoch {
+		return false, now // first a reset
+	}
 	s.tellStanding(r)
 	return true, next
 }

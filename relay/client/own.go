@@ -98,16 +98,13 @@ func (c *Client) takeOwn(m *relayv1.SubscribeResponse, now time.Time) error {
 		err = c.ownChunk(r, m.GetEpoch(), body.Snapshot, now)
 	case *relayv1.SubscribeResponse_Reset_:
 		r.reset(m.GetEpoch(), oneLine(body.Reset_.GetWhy()))
+		r.life = m.GetEpoch()
 		r.target = target{known: true, any: body.Reset_.GetAny(), epoch: m.GetEpoch(), seq: body.Reset_.GetNewest()}
 		r.since, r.heard = now, now
 	case *relayv1.SubscribeResponse_Hole:
 		err = r.hole(m.GetEpoch(), &Hole{body.Hole.GetFrom(), body.Hole.GetTo(), oneLine(body.Hole.GetWhy())}, now)
 	case *relayv1.SubscribeResponse_Standing:
-		s := body.Standing
-		r.relay = relayStanding{known: true, primed: s.GetPrimed(), exact: s.GetExact(), why: oneLine(s.GetWhy())}
-		if s.GetExact() && s.GetPrimed() {
-			r.missing = "" // the relay has made it good
-		}
+		r.stands(m.GetEpoch(), body.Standing)
 	}
 	if err != nil {
 		return &rankError{r, err}
@@ -115,6 +112,19 @@ func (c *Client) takeOwn(m *relayv1.SubscribeResponse, now time.Time) error {
 	r.settle(now)
 	r.tell()
 	return nil
+}
+
+// stands takes what the relay says of itself. The first word on a stream may be of
+// an epoch with another name: a relay that goes on from a proven cursor tells no
+// reset. Later ones are of no use to a content of another epoch.
+func (r *rank) stands(epoch uint64, s *relayv1.Standing) {
+	r.relay = relayStanding{known: true, primed: s.GetPrimed(), exact: s.GetExact(), epoch: epoch, why: oneLine(s.GetWhy())}
+	if r.life == 0 {
+		r.life = epoch
+	}
+	if s.GetExact() && s.GetPrimed() && r.relay.of(r.life) {
+		r.missing = "" // the relay has made it good
+	}
 }
 
 // ownBatch takes the next batch of a rank.

@@ -271,3 +271,52 @@ func TestOwnBlockSize(t *testing.T) {
 		t.Errorf("%d dropped for block_size, want 1", n)
 	}
 }
+
+// TestOwnStandingOfAnotherEpoch: a standing of an epoch whose reset is still to come
+// makes nothing exact and fills no hole; the reset's content needs no other.
+func TestOwnStandingOfAnotherEpoch(t *testing.T) {
+	next := make(chan bool)
+	stands := func(epoch uint64, exact bool) *relayv1.SubscribeResponse {
+		m := ownStanding(true, exact, "")
+		m.Epoch = epoch
+		return m
+	}
+	f := startFake(t, &fake{own: func(_ int, _ *relayv1.SubscribeRequest, s grpc.ServerStream) error {
+		_ = send(s, stands(5, true), ownBatch(5, 0, ownStore(1, 3, 0)))
+		<-next
+		_ = send(s, ownHole(5, 1, 2), stands(5, false), stands(6, true), ownBatch(5, 3))
+		<-next
+		return hold(s, ownReset(6, "it restarted", 0), ownBatch(6, 0, ownStore(9, 1, 0)))
+	}})
+	_, recs := subscribe(t, f, Config{})
+	recs[0].until(t, "exact", endsExact)
+	next <- true
+	lines := recs[0].untilTold(t, "batch 3")
+	at := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "hole") })
+	if told(lines[at:], "exact") > 0 {
+		t.Errorf("exact by the standing of another epoch:\n%s", strings.Join(lines, "\n"))
+	}
+	close(next)
+	recs[0].until(t, "exact after the reset", func(lines []string) bool { return told(lines, "reset") == 1 && endsExact(lines) })
+}
+
+// TestOwnQuietAfterRestart: where a relay that restarted takes up a proven cursor and
+// has nothing new, its standing is enough.
+func TestOwnQuietAfterRestart(t *testing.T) {
+	f := startFake(t, &fake{
+		describe: &relayv1.DescribeResponse{Engines: []*relayv1.Engine{{Ranks: []*relayv1.Rank{{Epoch: 6, Any: true, Check: 100}}}}},
+		own: func(n int, _ *relayv1.SubscribeRequest, s grpc.ServerStream) error {
+			if n == 0 {
+				_ = send(s, ownBatch(5, 0, ownStore(1, 3, 0)))
+				return status.Error(codes.Unavailable, "restarting")
+			}
+			m := ownStanding(true, true, "")
+			m.Epoch = 6
+			return hold(s, m)
+		},
+	})
+	_, recs := subscribe(t, f, Config{})
+	recs[0].until(t, "exact", endsExact)
+	lines, _, _, _ := recs[0].snapshot()
+	wantSteps(t, lines, "connected", "batch 0", "disconnected", "connected")
+}

@@ -37,6 +37,7 @@ type rank struct {
 	missing  string // numbers that never came
 	mismatch int    // block size of stores that were left out
 	relay    relayStanding
+	life     uint64 // what the relay calls the epoch that this stream is in; 0: not known
 
 	// catching: more may be on its way that was there before the stream. It ends
 	// when target is reached, or, where the server cannot be asked for one, once the
@@ -62,8 +63,12 @@ type rank struct {
 // false.
 type relayStanding struct {
 	known, primed, exact bool
+	epoch                uint64 // 0: it does not say
 	why                  string
 }
+
+// of reports whether s is about the content of life, as far as that is known.
+func (s *relayStanding) of(life uint64) bool { return s.epoch == 0 || life == 0 || s.epoch == life }
 
 // target is the newest batch that the server had when it was asked.
 type target struct {
@@ -89,7 +94,7 @@ func (r *rank) connected(c Contract) {
 func (r *rank) begin(now time.Time) {
 	r.catching, r.content, r.target = true, false, target{}
 	r.since, r.heard = now, now
-	r.relay = relayStanding{}
+	r.relay, r.life = relayStanding{}, 0
 }
 
 // caughtUp reports whether what was there before the stream has come, and when to
@@ -149,12 +154,14 @@ func (r *rank) standing() Standing {
 		return inexact(false, "the relay's block size is %d, registered was %d", r.mismatch, r.blockSize)
 	case r.missing != "":
 		return Standing{Why: r.missing}
+	case r.relay.known && !r.relay.of(r.life):
+		return inexact(true, "the relay has begun anew")
 	case r.relay.known && !r.relay.primed:
 		return inexact(true, "the relay is not primed: %s", orUnknown(r.relay.why))
-	case r.relay.known && !r.relay.exact:
-		return inexact(false, "the relay is not exact: %s", orUnknown(r.relay.why))
 	case r.catching:
 		return inexact(true, "catching up")
+	case r.relay.known && !r.relay.exact:
+		return inexact(false, "the relay is not exact: %s", orUnknown(r.relay.why))
 	}
 	return Standing{Exact: true}
 }
@@ -218,6 +225,7 @@ func (r *rank) forget() {
 // moved moves the cursor behind what was handed on.
 func (r *rank) moved(epoch, seq, check uint64) {
 	r.has, r.epoch, r.seq, r.check = true, epoch, seq, check
+	r.life = epoch
 }
 
 // lost notes numbers that never come.

@@ -1307,7 +1307,8 @@ type Standing struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The relay has read what the engine could replay.
 	Primed bool `protobuf:"varint,1,opt,name=primed,proto3" json:"primed,omitempty"`
-	// No hole and no fault: the content is the engine's.
+	// No hole and no fault: the content is the engine's, once what was sent before
+	// this is applied. Of another epoch than that was, it says nothing yet.
 	Exact bool `protobuf:"varint,2,opt,name=exact,proto3" json:"exact,omitempty"`
 	// In one line, where one of the two is false.
 	Why string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
