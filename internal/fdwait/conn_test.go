@@ -5,6 +5,7 @@ package fdwait
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -12,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // pair returns both ends of a TCP connection, the first by a [Listener].
@@ -124,5 +127,45 @@ func TestConnCloseWakes(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Fatal("still reading")
+	}
+}
+
+// Data and the end that come at once are both read, whether the reader waits
+// already or not.
+func TestConnEndsWithData(t *testing.T) {
+	for i := range 200 {
+		quiet, plain := pair(t)
+		read := make(chan error, 1)
+		follow := func() {
+			got, err := io.ReadAll(quiet)
+			if err == nil && string(got) != "the last" {
+				err = fmt.Errorf("read %q", got)
+			}
+			read <- err
+		}
+		if i%2 == 0 {
+			go follow()
+		}
+		raw, err := plain.(*net.TCPConn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var set error
+		err = raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_CORK, 1) })
+		_, written := io.WriteString(plain, "the last")
+		if err := errors.Join(err, set, written, plain.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 1 {
+			go follow()
+		}
+		select {
+		case err := <-read:
+			if err != nil {
+				t.Fatalf("run %d: %v", i, err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("run %d: the end was not seen", i)
+		}
 	}
 }

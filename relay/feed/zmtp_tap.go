@@ -135,9 +135,10 @@ func (t *zmqTap) readLink(l *link, fd uintptr) (more bool) {
 		var n int
 		if n, err = fdwait.Read(fd, space); err == nil {
 			l.read(n)
-			var again bool
-			msgs, again, err = l.next(msgs)
-			more = again || n == len(space)
+			msgs, _, err = l.next(msgs)
+			// A short read is not the end of what has come: the connection's end may
+			// have come with it, in the one signal that woke us.
+			more = true
 		} else if errors.Is(err, fdwait.ErrNothing) {
 			err = nil
 		}
