@@ -3,17 +3,14 @@
 package indexsrv
 
 import (
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"strings"
 	"sync"
 	"time"
 
+	"kindex/internal/settings"
 	"kindex/relay/client"
 )
 
@@ -105,9 +102,6 @@ type relayOptions struct {
 	silence    time.Duration
 }
 
-// maxRelayFile bounds a certificate, key or token file, in bytes.
-const maxRelayFile = 1 << 20
-
 // relayOptions reads the files that c names. Every fault names its option.
 func (c *Config) relayOptions() (relayOptions, error) {
 	o := relayOptions{maxMessage: int(c.RelayMessageBytes), silence: c.RelaySilence}
@@ -124,7 +118,7 @@ func (c *Config) relayOptions() (relayOptions, error) {
 		o.tls = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	if c.RelayCA != "" {
-		pem, err := readSmall(c.RelayCA)
+		pem, err := settings.ReadFile(c.RelayCA)
 		if err == nil {
 			o.tls.RootCAs = x509.NewCertPool()
 			if !o.tls.RootCAs.AppendCertsFromPEM(pem) {
@@ -134,44 +128,18 @@ func (c *Config) relayOptions() (relayOptions, error) {
 		bad("relay-ca", err)
 	}
 	if c.RelayCert != "" && c.RelayKey != "" {
-		_, err := tls.LoadX509KeyPair(c.RelayCert, c.RelayKey)
+		_, err := settings.ReadKeyPair(c.RelayCert, c.RelayKey)
 		bad("relay-cert", err)
 		// Read anew at each handshake, so that a renewed certificate is used.
 		o.tls.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			cert, err := tls.LoadX509KeyPair(c.RelayCert, c.RelayKey)
+			cert, err := settings.ReadKeyPair(c.RelayCert, c.RelayKey)
 			return &cert, err
 		}
 	}
 	if c.RelayTokenFile != "" {
-		o.token = func() (string, error) { return readToken(c.RelayTokenFile) }
+		o.token = func() (string, error) { return settings.ReadToken(c.RelayTokenFile) }
 		_, err := o.token()
 		bad("relay-token-file", err)
 	}
 	return o, errors.Join(faults...)
-}
-
-func readSmall(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // read only: nothing can be lost
-	b, err := io.ReadAll(io.LimitReader(f, maxRelayFile+1))
-	if err == nil && len(b) > maxRelayFile {
-		err = fmt.Errorf("%s: over %d bytes, no such file is that long", path, maxRelayFile)
-	}
-	return b, err
-}
-
-// readToken returns the one line of a token file.
-func readToken(path string) (string, error) {
-	b, err := readSmall(path)
-	if err != nil {
-		return "", err
-	}
-	token := string(bytes.TrimSpace(b))
-	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", fmt.Errorf("%s must hold one line, the token, of printable ASCII without blanks", path)
-	}
-	return token, nil
 }

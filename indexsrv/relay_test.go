@@ -523,9 +523,9 @@ func TestRelayFiles(t *testing.T) {
 		"holds no certificate":                      {RelayCA: file("ca", "nothing")},
 		"relay-cert and relay-key go together":      {RelayCert: cert},
 		"relay-cert: ":                              {RelayCert: key, RelayKey: cert},
-		"must hold one line, the token":             {RelayTokenFile: file("two", "a b\n")},
+		"a token must be one word a line":           {RelayTokenFile: file("two", "a b\n")},
 		"relay-token-file: open ":                   {RelayTokenFile: filepath.Join(dir, "none")},
-		"over 1048576 bytes, no such file is that ": {RelayTokenFile: file("long", strings.Repeat("a", maxRelayFile+1))},
+		"over 1048576 bytes, no such file is that ": {RelayTokenFile: file("long", strings.Repeat("a", 1<<20+1))},
 	} {
 		if _, err := c.relayOptions(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", c, err, want)

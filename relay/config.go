@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"kindex/internal/logsink"
@@ -277,15 +275,7 @@ func (c *Config) loadToken() (string, error) {
 	if c.LoadTokenFile == "" {
 		return "", nil
 	}
-	b, err := os.ReadFile(c.LoadTokenFile)
-	if err != nil {
-		return "", err
-	}
-	token := strings.TrimSpace(string(b))
-	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", errors.New("it must hold one token of printable ASCII without spaces")
-	}
-	return token, nil
+	return settings.ReadToken(c.LoadTokenFile)
 }
 
 func (c *Config) tlsFiles() tlsFiles { return tlsFiles{c.TLSCert, c.TLSKey, c.ClientCA} }

