@@ -287,15 +287,15 @@ func (r *Registration) streams(limits feed.Limits) ([]StreamConfig, []error) {
 }
 
 // overlap returns an endpoint that cfgs use both live and for replay, or "".
-func overlap(cfgs []StreamConfig) string {
-	live := make(map[string]bool, len(cfgs))
+func overlap(cfgs []StreamConfig) (both string) {
+	var uses []feed.Use
 	for i := range cfgs {
-		live[cfgs[i].Endpoint] = true
+		uses = append(uses, feed.Use{What: "live", Endpoint: cfgs[i].Endpoint}, feed.Use{What: "replay", Endpoint: cfgs[i].ReplayEndpoint})
 	}
-	for i := range cfgs {
-		if live[cfgs[i].ReplayEndpoint] {
-			return cfgs[i].ReplayEndpoint
+	feed.Overlaps(uses, func(first, second int) {
+		if both == "" && uses[first].What != uses[second].What {
+			both = uses[second].Endpoint
 		}
-	}
-	return ""
+	})
+	return both
 }

@@ -171,6 +171,7 @@ func (c *Config) Validate() []error {
 	}
 	faults = append(faults, c.nameFaults()...)
 	faults = append(faults, c.addressFaults()...)
+	faults = append(faults, c.overlapFaults()...)
 	return append(faults, c.fileFaults()...)
 }
 

@@ -128,7 +128,7 @@ func (h *Host) newServed(spec *EngineSpec) (*served, error) {
 		return nil, fmt.Errorf("load-token-file: %w", err)
 	}
 	if spec.GRPC != "" {
-		pass, err := newPassthrough(spec.GRPC, h.options.tokens != nil)
+		pass, err := newPassthrough(spec.GRPC, h.options.tokens != nil, h.log)
 		if err != nil {
 			return nil, err
 		}

@@ -70,6 +70,12 @@ type engineMetric struct {
 var engineMetrics = [...]engineMetric{
 	{desc("subscriptions_refused_total", "Subscriptions refused because max-subscriptions were there.", "engine"), prometheus.CounterValue, func(e *served) float64 { return float64(e.stats.refused.Load()) }},
 	{desc("passed_rpcs_total", "RPCs passed through to the engine's own server.", "engine"), prometheus.CounterValue, func(e *served) float64 { return float64(e.stats.passed.Load()) }},
+	{desc("looped_rpcs_total", "RPCs refused because this relay had passed them on before.", "engine"), prometheus.CounterValue, func(e *served) float64 {
+		if e.pass == nil {
+			return 0
+		}
+		return float64(e.pass.back.Load())
+	}},
 	{desc("passing_rpcs", "RPCs that are being passed through.", "engine"), prometheus.GaugeValue, func(e *served) float64 { return float64(e.stats.passing.Load()) }},
 	{desc("denied_rpcs_total", "RPCs with a wrong token or none.", "engine"), prometheus.CounterValue, func(e *served) float64 { return float64(e.stats.denied.Load()) }},
 	{desc("tls_handshakes_failed_total", "Connections that did not get through the TLS handshake.", "engine"), prometheus.CounterValue, func(e *served) float64 { return float64(e.stats.handshakes.Load()) }},

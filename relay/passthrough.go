@@ -7,9 +7,14 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -37,11 +42,20 @@ type passthrough struct {
 	conn *grpc.ClientConn
 	// ownToken: the clients' authorization is for the relay and ends here.
 	ownToken bool
+	mark     string // of this engine of this process, on every RPC that is passed through
+	back     atomic.Uint64
+	log      *slog.Logger
 }
+
+// hopKey is the metadata that holds the mark of each relay that passed an RPC on.
+const hopKey = "kindex-relay-hop"
+
+// maxHops bounds the relays that an RPC passes through.
+const maxHops = 8
 
 // newPassthrough returns a pass-through to the server at target, host:port, which
 // need not be up.
-func newPassthrough(target string, ownToken bool) (*passthrough, error) {
+func newPassthrough(target string, ownToken bool, log *slog.Logger) (*passthrough, error) {
 	conn, err := grpc.NewClient(target,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithNoProxy(),
@@ -61,7 +75,7 @@ func newPassthrough(target string, ownToken bool) (*passthrough, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &passthrough{conn, ownToken}, nil
+	return &passthrough{conn: conn, ownToken: ownToken, mark: fmt.Sprintf("%016x", rand.Uint64()), log: log}, nil
 }
 
 func (p *passthrough) close() error { return p.conn.Close() }
@@ -71,6 +85,9 @@ func (p *passthrough) serve(_ any, down grpc.ServerStream) error {
 	method, ok := grpc.MethodFromServerStream(down)
 	if !ok {
 		return status.Error(codes.Internal, "a stream without a method")
+	}
+	if err := p.cameBack(down.Context(), method); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancel(down.Context())
 	defer cancel()
@@ -86,6 +103,20 @@ func (p *passthrough) serve(_ any, down grpc.ServerStream) error {
 	return forwardDown(up, down)
 }
 
+// cameBack refuses an RPC that this relay itself passed on, or that too many did.
+func (p *passthrough) cameBack(ctx context.Context, method string) error {
+	marks := metadata.ValueFromIncomingContext(ctx, hopKey)
+	if !slices.Contains(marks, p.mark) && len(marks) < maxHops {
+		return nil
+	}
+	if p.back.Add(1) == 1 {
+		p.log.Error("an RPC came back to the relay that passed it on: grpc= leads back here; it is refused, and so are all that follow, which are counted",
+			"method", method, "grpc", p.conn.Target())
+	}
+	return status.Errorf(codes.FailedPrecondition,
+		"%s came back to the relay that passed it on: grpc=%s must name the engine's own server", method, p.conn.Target())
+}
+
 // outgoing returns ctx with the caller's metadata for the engine.
 func (p *passthrough) outgoing(ctx context.Context) context.Context {
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -99,6 +130,7 @@ func (p *passthrough) outgoing(ctx context.Context) context.Context {
 	if p.ownToken {
 		delete(md, "authorization")
 	}
+	md.Append(hopKey, p.mark)
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
@@ -153,9 +185,12 @@ func stripped(md metadata.MD) metadata.MD {
 
 // notPassed answers what the relay does not serve where it knows no server of the
 // engine.
-func notPassed(engine string) grpc.StreamHandler {
+func notPassed(engine, service string) grpc.StreamHandler {
 	return func(_ any, stream grpc.ServerStream) error {
 		method, _ := grpc.MethodFromServerStream(stream)
+		if !strings.HasPrefix(method, "/"+service+"/") {
+			return status.Errorf(codes.Unimplemented, "%.200s is no RPC of engine %s or of this relay, which serves %s and kindex.relay.v1.RelayService", method, engine, service)
+		}
 		return status.Errorf(codes.Unimplemented,
 			"%s is not served by the relay: give engine %s a grpc=host:port and it is passed through to the engine's own server", method, engine)
 	}

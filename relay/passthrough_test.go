@@ -110,7 +110,7 @@ func startFake(t *testing.T) (*fakeEngine, string) {
 
 func newPassRig(t *testing.T, target string, o serverOptions) *rig {
 	t.Helper()
-	pass, err := newPassthrough(target, o.tokens != nil)
+	pass, err := newPassthrough(target, o.tokens != nil, o.log)
 	if err != nil {
 		t.Fatal(err)
 	}

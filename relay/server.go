@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -112,7 +113,7 @@ var errShutdown = status.Error(codes.Unavailable, "the relay shuts down")
 func newServer(o *serverOptions, own *served) *server {
 	s := &server{o: o, own: own, health: health.NewServer()}
 	s.ctx, s.endSubs = context.WithCancelCause(context.Background())
-	unknown := notPassed(own.engine.Name())
+	unknown := notPassed(own.engine.Name(), peerService(own.engine.Kind()).ServiceName)
 	if own.pass != nil {
 		unknown = s.passThrough
 	}
@@ -179,6 +180,9 @@ func (s *server) drain(ctx context.Context) {
 }
 
 func (s *server) passThrough(srv any, stream grpc.ServerStream) error {
+	if method, _ := grpc.MethodFromServerStream(stream); s.own.engine.HashTokens() && strings.HasSuffix(method, "/SubscribeKvEvents") {
+		return errTokensStay
+	}
 	s.own.stats.passing.Add(1)
 	defer s.own.stats.passing.Add(-1)
 	s.own.stats.passed.Add(1)

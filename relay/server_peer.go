@@ -20,11 +20,25 @@ import (
 // batchLoad is the field number of load in smg.grpc.common.KvEventBatch.
 const batchLoad = 8
 
+// errTokensStay answers who asks a relay that hashes tokens for token ids.
+var errTokensStay = status.Error(codes.FailedPrecondition,
+	"this relay keeps token ids on its host (hash-tokens): SubscribeKvEvents carries them; subscribe to kindex.relay.v1.RelayService, which carries content hashes")
+
+// peerService returns the service of engines of that kind.
+func peerService(kind string) *grpc.ServiceDesc {
+	if kind == "sglang" {
+		return &sglang.SglangScheduler_ServiceDesc
+	}
+	return &vllm.VllmEngine_ServiceDesc
+}
+
 // registerPeer registers those RPCs of the engine's service that the relay serves
 // itself. All others of the service are unknown to the server, so that they reach
 // the handler of what is unknown.
 func (s *server) registerPeer() {
+	service := peerService(s.own.engine.Kind())
 	desc := grpc.ServiceDesc{
+		ServiceName: service.ServiceName, Metadata: service.Metadata,
 		HandlerType: (*any)(nil),
 		Streams: []grpc.StreamDesc{{
 			StreamName:    "SubscribeKvEvents",
@@ -35,12 +49,8 @@ func (s *server) registerPeer() {
 	loads := grpc.MethodDesc{MethodName: "GetLoads"}
 	switch s.own.engine.Kind() {
 	case "sglang":
-		desc.ServiceName = sglang.SglangScheduler_ServiceDesc.ServiceName
-		desc.Metadata = sglang.SglangScheduler_ServiceDesc.Metadata
 		loads.Handler = unaryHandler("/"+desc.ServiceName+"/GetLoads", s.sglangLoads)
 	default:
-		desc.ServiceName = vllm.VllmEngine_ServiceDesc.ServiceName
-		desc.Metadata = vllm.VllmEngine_ServiceDesc.Metadata
 		loads.Handler = unaryHandler("/"+desc.ServiceName+"/GetLoads", s.vllmLoads)
 	}
 	if !s.own.passLoads {
@@ -78,8 +88,7 @@ func (s *server) subscribePeer(stream grpc.ServerStream) error {
 	}
 	e := s.own
 	if e.engine.HashTokens() {
-		return status.Error(codes.FailedPrecondition,
-			"this relay keeps token ids on its host (hash-tokens): SubscribeKvEvents carries them; subscribe to kindex.relay.v1.RelayService, which carries content hashes")
+		return errTokensStay
 	}
 	leave, err := s.subscriptionRoom(e, contractPeer)
 	if err != nil {
