@@ -12,7 +12,7 @@ import (
 // A small heap gets room for a while of batches, a large one a small share of it.
 func TestHeadroom(t *testing.T) {
 	for live, want := range map[uint64]int{
-		0: 100, 1 << 20: 100, 4 << 20: 50, 20 << 20: 10, 100 << 20: headroomPercent, 1 << 34: headroomPercent,
+		0: 100, 1 << 20: 100, 8 << 20: 50, 20 << 20: 20, 100 << 20: headroomPercent, 1 << 34: headroomPercent,
 	} {
 		if got := headroomOf(live); got != want {
 			t.Errorf("%d live bytes: room of %d %%, want %d", live, got, want)
