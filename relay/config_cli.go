@@ -59,6 +59,9 @@ usage: relay --engine vllm=tcp://127.0.0.1:5557,replay=tcp://127.0.0.1:5558
 `
 
 const usageTail = `
+It runs on few processors while there is little to do, unless the environment
+variable GOMAXPROCS says how many.
+
 Exit status: 0 after a clean shutdown (SIGTERM, SIGINT; a second one exits at
 once with 1), 1 when the relay cannot run, 2 when flags or files are wrong.
 `

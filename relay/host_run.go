@@ -45,34 +45,17 @@ func Run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 	return 0
 }
 
-// ranksPerProcessor is how many ranks one processor is given to: it takes some ten
-// thousand batches a second.
-const ranksPerProcessor = 8
-
-// limitProcessors has the program run on few processors, unless GOMAXPROCS is set.
-// A batch is little work, done in turn by goroutines that wake one another. With
-// processors to spare the scheduler looks for more work on each of them whenever
-// one wakes, which on a quiet machine costs several times the work itself.
-func limitProcessors(cfg *Config) {
-	if os.Getenv("GOMAXPROCS") != "" {
-		return
-	}
-	ranks := 0
-	for i := range cfg.Engines {
-		ranks += max(cfg.Engines[i].Ranks, 1)
-	}
-	runtime.GOMAXPROCS(min(runtime.NumCPU(), 1+(ranks-1)/ranksPerProcessor))
-}
-
 // serve runs one host until it ends or is told to.
 func serve(cfg *Config, stderr io.Writer, signals <-chan os.Signal) int {
-	limitProcessors(cfg)
+	procs := limitProcessors(cfg)
+	defer procs.close()
 	sink := logsink.New(stderr, cfg.LogFormat, cfg.LogQueue)
 	defer sink.Close()
 	log := logsink.NewLogger(sink, cfg.LogFormat, cfg.LogLevel)
 	h, err := New(*cfg, log)
 	if err == nil {
 		h.logSink = sink
+		h.options.procs = procs
 		h.memory = new(memory)
 		defer h.memory.close()
 		h.memory.limitHeadroom()

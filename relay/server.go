@@ -92,6 +92,7 @@ type serverOptions struct {
 	maxStreams       int   // of one connection
 	maxConnections   int
 	maxSubscriptions int // of one engine
+	procs            *processors
 	log              *slog.Logger
 	byName           func(string) *served
 	all              func() []*served
@@ -186,6 +187,8 @@ func (s *server) passThrough(srv any, stream grpc.ServerStream) error {
 	s.own.stats.passing.Add(1)
 	defer s.own.stats.passing.Add(-1)
 	s.own.stats.passed.Add(1)
+	s.o.procs.passing(1)
+	defer s.o.procs.passing(-1)
 	return s.own.pass.serve(srv, stream)
 }
 
@@ -232,7 +235,11 @@ func (s *server) subscriptionRoom(e *served, c contract) (func(), error) {
 			"engine %s has %d subscriptions, all that max-subscriptions allows", e.engine.Name(), s.o.maxSubscriptions)
 	}
 	e.stats.subscribed[c].Add(1)
-	return func() { e.stats.subscribers[c].Add(-1) }, nil
+	s.o.procs.subscribed(1)
+	return func() {
+		s.o.procs.subscribed(-1)
+		e.stats.subscribers[c].Add(-1)
+	}, nil
 }
 
 // subscriptionContext is stream's context, which also ends with the server.
