@@ -318,7 +318,7 @@ func TestHTTPRefusals(t *testing.T) {
 func TestTwoEngines(t *testing.T) {
 	h := startHost(t, loopbackConfig(
 		EngineSpec{Kind: "vllm", Endpoint: "tcp://127.0.0.1:9"},
-		EngineSpec{Kind: "sglang", Endpoint: "tcp://127.0.0.1:9", Ranks: 3},
+		EngineSpec{Kind: "sglang", Endpoint: "tcp://127.0.0.1:17", Ranks: 3},
 	))
 	for i, method := range []string{"/vllm.grpc.engine.VllmEngine/SubscribeKvEvents", "/sglang.grpc.scheduler.SglangScheduler/SubscribeKvEvents"} {
 		for j := range 2 {
