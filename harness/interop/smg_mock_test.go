@@ -5,6 +5,7 @@ package interop
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -98,7 +99,7 @@ func (g *smgGateway) many(t *testing.T, name string, n int) {
 	for i := range n {
 		prompt := tokens(20 + rng.IntN(300))
 		if i%3 == 0 {
-			prompt = append(head[:len(head):len(head)], prompt...)
+			prompt = append(slices.Clip(head), prompt...)
 		}
 		prompts <- prompt
 	}

@@ -291,16 +291,16 @@ func TestFaultRefuse(t *testing.T) {
 func TestFaultStall(t *testing.T) {
 	s := start(t, "--engine vllm --block 4 --blocks 100")
 	s.fault(t, "stall?after_tokens=3")
-	resp, err := http.Post("http://"+s.HTTP+"/v1/completions", "application/json", strings.NewReader(`{"prompt":[1,2],"max_tokens":8,"stream":true}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	body := resp.Body
-	defer body.Close()
 	lines := make(chan string, 100)
 	go func() {
 		defer close(lines)
-		for r := bufio.NewReader(body); ; {
+		resp, err := http.Post("http://"+s.HTTP+"/v1/completions", "application/json", strings.NewReader(`{"prompt":[1,2],"max_tokens":8,"stream":true}`))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer resp.Body.Close()
+		for r := bufio.NewReader(resp.Body); ; {
 			line, err := r.ReadString('\n')
 			if err != nil {
 				return

@@ -35,7 +35,7 @@ type events struct {
 	mu    sync.Mutex
 	conn  *grpc.ClientConn // to the relay; nil: not begun; guarded by mu
 	stop  context.CancelFunc
-	ended chan error
+	ended chan struct{}
 	over  bool // guarded by mu
 }
 
@@ -70,8 +70,11 @@ func (v *events) dial() (*grpc.ClientConn, error) {
 		return nil, errors.Join(err, h.Close())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	v.conn, v.stop, v.ended = conn, cancel, make(chan error, 1)
-	go func() { v.ended <- h.Serve(ctx) }()
+	v.conn, v.stop, v.ended = conn, cancel, make(chan struct{})
+	go func() {
+		defer close(v.ended)
+		_ = h.Serve(ctx) // what it had to say its subscribers heard
+	}()
 	return conn, nil
 }
 
@@ -88,7 +91,7 @@ func (v *events) close() {
 	}
 	_ = v.conn.Close()
 	v.stop()
-	_ = <-v.ended // whatever it says, it has ended
+	<-v.ended
 	v.conn = nil
 }
 

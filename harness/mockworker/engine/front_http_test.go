@@ -291,8 +291,16 @@ func TestRanksAndSalts(t *testing.T) {
 		more, rank string
 		want       int
 	}{
-		{"", "1", 0}, {"", "0", 0}, {"", "1", 8}, {"", "0", 8}, {`,"cache_salt":"s"`, "1", 0}, {`,"cache_salt":"s"`, "1", 8}, {`,"model":"a"`, "1", 0},
-		{`,"model":"a"`, "1", 8}, {`,"model":"a","cache_salt":"s"`, "1", 0}, {`,"data_parallel_rank":1`, "", 8},
+		{"", "1", 0},
+		{"", "0", 0},
+		{"", "1", 8},
+		{"", "0", 8},
+		{`,"cache_salt":"s"`, "1", 0},
+		{`,"cache_salt":"s"`, "1", 8},
+		{`,"model":"a"`, "1", 0},
+		{`,"model":"a"`, "1", 8},
+		{`,"model":"a","cache_salt":"s"`, "1", 0},
+		{`,"data_parallel_rank":1`, "", 8},
 	} {
 		if got := ask(test.more, test.rank); got != test.want {
 			t.Errorf("request %d: %d tokens cached, want %d", i, got, test.want)
