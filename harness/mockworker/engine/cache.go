@@ -24,6 +24,11 @@ type Cache struct {
 	pool   *pool
 	told   map[digest]*entry // what was told of each cached block
 	events []kv.Event
+
+	windows  []windowGroup // beside the main group
+	retain   int           // tokens between the tails that window groups keep; 0: only what the next turn needs; below 0: they keep all
+	inFlight int           // tokens that a pass computes at most
+	host     *hostTier     // nil: none
 }
 
 // entry is what a cached block is, beyond its name.
@@ -61,6 +66,10 @@ type sequence struct {
 	blocks   []int32  // physical, in order
 	named    int      // blocks that the cache knows by name, from the first
 	computed int      // tokens whose values are in the blocks
+
+	windows []part // of the window groups
+	prompt  int    // tokens of it; window groups alone care
+	shared  int    // tokens that others have in common and window groups had lost; 0: none
 }
 
 // name computes the names of s's whole blocks among its first n tokens.
@@ -83,23 +92,41 @@ func (c *Cache) held(names []digest) int {
 func (c *Cache) usable(held int, tokens int) int { return min(held, max(tokens-1, 0)/c.size) }
 
 // hits returns how many leading blocks of a sequence that has none yet it would
-// find cached and use.
-func (c *Cache) hits(s *sequence) int {
+// find cached and use: on the device, and after those on the host.
+func (c *Cache) hits(s *sequence) (device, host int) {
 	c.name(s, len(s.tokens))
-	most := c.usable(len(s.names), len(s.tokens))
-	return c.held(s.names[:most])
+	return c.found(s.names[:c.usable(len(s.names), len(s.tokens))])
+}
+
+// found returns how many leading blocks of a chain a sequence can begin with.
+func (c *Cache) found(names []digest) (device, host int) {
+	device = c.held(names)
+	if len(c.windows) > 0 {
+		return c.within(names, device), 0
+	}
+	if c.host != nil {
+		host = c.host.held(names[device:])
+	}
+	return device, host
 }
 
 // price returns how many free blocks it takes for a sequence that has none yet to
-// hold n tokens: the new ones, and those of the hits that nobody uses now.
-func (c *Cache) price(s *sequence, hits, n int) int {
+// hold n tokens: the new ones, and those of the hits that nobody uses now. Capped it
+// counts what a window group holds at once at most.
+func (c *Cache) price(s *sequence, hits, n int, capped bool) int {
 	p := c.span(n) - hits
 	for _, d := range s.names[:hits] {
 		if i, _ := c.pool.find(d); c.pool.blocks[i].refs == 0 {
 			p++
 		}
 	}
-	return p
+	return p + c.windowPrice(s, hits, n, capped)
+}
+
+// fits reports whether there is room for a sequence that has no blocks yet: for all
+// of the tokens that it must be able to hold, and for those that it holds at once.
+func (c *Cache) fits(s *sequence, hits, must, now int) bool {
+	return c.price(s, hits, must, true) <= c.pool.free && (len(c.windows) == 0 || c.price(s, hits, now, false) <= c.pool.free)
 }
 
 // span returns how many blocks n tokens lie in.
@@ -107,6 +134,7 @@ func (c *Cache) span(n int) int { return (n + c.size - 1) / c.size }
 
 // adopt gives a sequence that has none yet the blocks that it hits.
 func (c *Cache) adopt(s *sequence, hits int) {
+	c.adoptWindows(s, hits)
 	for _, d := range s.names[:hits] {
 		i, _ := c.pool.find(d)
 		c.pool.use(i)
@@ -118,17 +146,31 @@ func (c *Cache) adopt(s *sequence, hits int) {
 // room takes blocks until s can hold n tokens, and reports whether there are that
 // many; if not nothing changes. Each name that is lost to it is told as a removal.
 func (c *Cache) room(s *sequence, n int) bool {
-	if c.span(n)-len(s.blocks) > c.pool.free {
+	c.slide(s)
+	need := c.span(n) - len(s.blocks)
+	for g := range s.windows {
+		need += max(c.span(n)-len(s.windows[g].blocks), 0)
+	}
+	if need > c.pool.free {
 		return false
 	}
-	for len(s.blocks)*c.size < n {
-		i, evicted, was := c.pool.take()
-		if was {
-			c.removed(evicted)
-		}
-		s.blocks = append(s.blocks, i)
+	for g := range s.windows {
+		s.windows[g].blocks = c.grow(s.windows[g].blocks, n)
 	}
+	s.blocks = c.grow(s.blocks, n)
 	return true
+}
+
+// grow takes blocks until n tokens lie in them.
+func (c *Cache) grow(blocks []int32, n int) []int32 {
+	for len(blocks)*c.size < n {
+		i, evicted, group, was := c.pool.take()
+		if was {
+			c.removed(evicted, group)
+		}
+		blocks = append(blocks, i)
+	}
+	return blocks
 }
 
 // cover caches those of s's first n tokens' blocks that are whole, and tells the
@@ -136,6 +178,7 @@ func (c *Cache) room(s *sequence, n int) bool {
 // between such.
 func (c *Cache) cover(s *sequence, n int) {
 	c.name(s, n)
+	c.coverWindows(s, n)
 	first := s.named
 	for ; s.named < n/c.size; s.named++ {
 		d := s.names[s.named]
@@ -147,7 +190,7 @@ func (c *Cache) cover(s *sequence, n int) {
 			first = s.named + 1
 			continue
 		}
-		c.pool.give(s.blocks[s.named], d)
+		c.pool.give(s.blocks[s.named], d, c.main())
 	}
 	c.stored(s, first, s.named)
 }
@@ -155,6 +198,7 @@ func (c *Cache) cover(s *sequence, n int) {
 // end gives a sequence's blocks back, its last first: so its tail is the first
 // to lose its name.
 func (c *Cache) end(s *sequence) {
+	c.endWindows(s)
 	slices.Reverse(s.blocks)
 	c.pool.release(s.blocks...)
 	s.blocks, s.named, s.computed = nil, 0, 0
@@ -168,6 +212,9 @@ func (c *Cache) reset() bool {
 	}
 	c.pool.forgetAll()
 	clear(c.told)
+	if c.host != nil {
+		c.host = newHostTier(c.host.most)
+	}
 	c.events = append(c.events, kv.Event{Kind: kv.KindCleared})
 	return true
 }
@@ -203,15 +250,34 @@ func (c *Cache) stored(s *sequence, first, past int) {
 		parent, place = &r.engine, r.position
 	}
 	c.hash.annotate(&e, first == 0, s.of)
+	e.Group = c.main()
 	c.events = append(c.events, e)
+	if c.host != nil {
+		c.host.due(s.names[first:past], e)
+	}
 }
 
-// removed tells that one copy of a block is gone.
-func (c *Cache) removed(d digest) {
+// main returns the number of the group that has every block.
+func (c *Cache) main() int { return len(c.windows) }
+
+// removed tells that one copy of a block of a group is gone.
+func (c *Cache) removed(key digest, group int) {
+	d := inGroup(key, group, c.main())
 	e := kv.Event{Kind: kv.KindRemoved, Form: c.hash.form(), Medium: "GPU", Hashes: []kv.EngineHash{c.hash.fold(d)}}
 	c.hash.annotate(&e, false, space{})
+	e.Group = group
 	c.events = append(c.events, e)
-	if _, ok := c.pool.find(d); !ok {
+	c.forget(d)
+}
+
+// forget drops what was told of a block that is nowhere any more.
+func (c *Cache) forget(d digest) {
+	for g := range c.main() + 1 {
+		if _, ok := c.pool.find(inGroup(d, g, c.main())); ok {
+			return
+		}
+	}
+	if c.host == nil || !c.host.has(d) {
 		delete(c.told, d)
 	}
 }
@@ -226,14 +292,23 @@ func (c *Cache) take() []kv.Event {
 // used returns how many blocks running sequences hold, and how many there are.
 func (c *Cache) used() (n, of int) { return len(c.pool.blocks) - c.pool.free, len(c.pool.blocks) }
 
-// content returns every cached block, by engine hash.
+// content returns every cached block, by engine hash, then by tier and group.
 func (c *Cache) content() []Block {
 	out := make([]Block, 0, len(c.told))
 	for d, r := range c.told {
-		out = append(out, Block{
-			Engine: r.engine, Parent: r.parent, Content: r.content, Position: r.position, Tokens: r.tokens, Copies: len(c.pool.named[d]),
-		})
+		b := Block{Engine: r.engine, Parent: r.parent, Content: r.content, Position: r.position, Tokens: r.tokens, Tier: TierDevice}
+		for b.Group = range c.main() + 1 {
+			if b.Copies = len(c.pool.named[inGroup(d, b.Group, c.main())]); b.Copies > 0 {
+				out = append(out, b)
+			}
+		}
+		if c.host != nil && c.host.has(d) {
+			b.Tier, b.Group, b.Copies = TierHost, c.main(), 1
+			out = append(out, b)
+		}
 	}
-	slices.SortFunc(out, func(a, b Block) int { return cmp.Compare(a.Engine, b.Engine) })
+	slices.SortFunc(out, func(a, b Block) int {
+		return cmp.Or(cmp.Compare(a.Engine, b.Engine), cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Group, b.Group))
+	})
 	return out
 }

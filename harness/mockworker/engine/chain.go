@@ -23,6 +23,8 @@ type chain struct {
 	root digest // above vLLM's first blocks
 
 	adapters map[string]int64 // numbers of the adapters told so far
+
+	described bool // vLLM tells a block on the host with its tokens, not by its hash alone
 }
 
 // space names what separates equal prompts. Empty strings name nothing.
@@ -134,4 +136,28 @@ func (c *chain) adapter(name string) int64 {
 		c.adapters[name] = n
 	}
 	return n
+}
+
+// hostMedium returns the engine's word for the host.
+func (c *chain) hostMedium() string {
+	if c.sglang() {
+		return "CPU_PINNED"
+	}
+	return "CPU"
+}
+
+// onHost tells of block i of a run that was told on the device. vLLM's connector tells
+// its hash alone unless it describes itself, and never what keys it.
+func (c *chain) onHost(run *kv.Event, i int) kv.Event {
+	e := *run
+	e.Hashes = run.Hashes[i : i+1 : i+1]
+	e.Extra, e.HasExtra = nil, false
+	if !c.sglang() && !c.described {
+		return kv.Event{Kind: e.Kind, Form: e.Form, Hashes: e.Hashes, Medium: e.Medium, HasGroup: true, Group: e.Group}
+	}
+	e.Tokens = run.Tokens[i*e.BlockSize : (i+1)*e.BlockSize : (i+1)*e.BlockSize]
+	if i > 0 {
+		e.Parent, e.HasParent = run.Hashes[i-1], true
+	}
+	return e
 }

@@ -33,6 +33,19 @@ func (s *scheduler) check() error {
 			}
 		}
 	}
+	for _, j := range s.running {
+		for g, w := range j.windows {
+			for i, b := range w.blocks {
+				if b == none {
+					continue
+				}
+				refs[b]++
+				if block := &s.cache.pool.blocks[b]; block.named && (i >= w.named || block.name != inGroup(j.names[i], g, s.cache.main()) || block.group != g) {
+					return fmt.Errorf("request %s: block %d of group %d has another's name", j.ID, i, g)
+				}
+			}
+		}
+	}
 	if len(s.running) > s.limits.running {
 		return fmt.Errorf("%d requests run, at most %d may", len(s.running), s.limits.running)
 	}
@@ -41,15 +54,7 @@ func (s *scheduler) check() error {
 			return fmt.Errorf("block %d: %d references, %d requests have it", i, got, want)
 		}
 	}
-	for d := range s.cache.pool.named {
-		if s.cache.told[d] == nil {
-			return fmt.Errorf("a block is cached that was never told")
-		}
-	}
-	if len(s.cache.told) != len(s.cache.pool.named) {
-		return fmt.Errorf("%d blocks told, %d cached", len(s.cache.told), len(s.cache.pool.named))
-	}
-	return nil
+	return s.cache.checkTold()
 }
 
 // check walks the free queue both ways and counts what is named.
@@ -96,6 +101,31 @@ func (p *pool) check() error {
 	}
 	if named != 0 {
 		return fmt.Errorf("%d more blocks are named than can be found", named)
+	}
+	return nil
+}
+
+// checkTold holds what was told of blocks against those that are cached anywhere.
+func (c *Cache) checkTold() error {
+	cached := make(map[digest]bool)
+	for key, copies := range c.pool.named {
+		cached[inGroup(key, c.pool.blocks[copies[0]].group, c.main())] = true
+	}
+	if c.host != nil {
+		for d := range c.host.blocks {
+			cached[d] = true
+		}
+		if n := c.host.order.Len(); n != len(c.host.blocks) || n > c.host.most {
+			return fmt.Errorf("%d blocks on the host, %d in order, %d may be", len(c.host.blocks), n, c.host.most)
+		}
+	}
+	for d := range cached {
+		if c.told[d] == nil {
+			return fmt.Errorf("a block is cached that was never told")
+		}
+	}
+	if len(c.told) != len(cached) {
+		return fmt.Errorf("%d blocks told, %d cached", len(c.told), len(cached))
 	}
 	return nil
 }

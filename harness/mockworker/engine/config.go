@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -19,6 +20,12 @@ const (
 	SGLang = "sglang"
 )
 
+// How vLLM's connector tells of blocks on the host.
+const (
+	OffloadPlaceholder = "placeholder" // by their hashes alone
+	OffloadDescribed   = "described"   // with their tokens
+)
+
 // Config is what an engine can be told. The zero value of a field that has a
 // default means that default.
 type Config struct {
@@ -32,6 +39,11 @@ type Config struct {
 	HTTP   string // host:port of OpenAI's API; "": none
 	GRPC   string // host:port of the engine's gRPC contract; "": none
 	Admin  string // host:port of the truth; "": none
+
+	Windows    []int  // tokens: a window group beside the main one for each; vLLM only
+	Retention  int    // tokens between the tails that window groups keep; 0: only what a next turn needs; below 0: all
+	HostBlocks int    // blocks of a rank's second tier; 0: none
+	Offload    string // how vLLM tells of it: OffloadPlaceholder, OffloadDescribed; "": OffloadPlaceholder
 
 	Ranks         int      // data-parallel; 0: 1
 	BlockSize     int      // tokens; 0: 16
@@ -73,6 +85,7 @@ const (
 	minSpeed   = 0.001
 	maxSpeed   = 1_000_000
 	maxFleet   = 256
+	maxWindows = 8
 )
 
 // setDefaults fills in what was left out.
@@ -106,6 +119,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.Version == "" {
 		c.Version = newest(c.Engine)
+	}
+	if c.Offload == "" {
+		c.Offload = OffloadPlaceholder
 	}
 	if c.HashSeed == "" {
 		c.HashSeed = enginehash.DefaultSeed
@@ -151,6 +167,9 @@ func (c *Config) Validate() error {
 			return fmt.Errorf("%s %d: must be %d to %d %s", l.flag, l.is, l.least, l.most, l.whatItWere)
 		}
 	}
+	if err := c.validateGroups(); err != nil {
+		return err
+	}
 	for i, name := range c.LoRA {
 		if name == "" || name == c.Model || slices.Contains(c.LoRA[:i], name) {
 			return fmt.Errorf("--lora: %q: must be a name of its own", name)
@@ -184,9 +203,57 @@ func (c *Config) Validate() error {
 	return nil
 }
 
+// validateGroups returns the first fault of what the cache has beside its main group.
+func (c *Config) validateGroups() error {
+	switch {
+	case c.HostBlocks < 0 || c.HostBlocks > maxBlocks:
+		return fmt.Errorf("--host-blocks %d: must be 0 to %d blocks", c.HostBlocks, maxBlocks)
+	case c.Offload != OffloadPlaceholder && c.Offload != OffloadDescribed:
+		return fmt.Errorf("--offload %q: must be %s or %s", c.Offload, OffloadPlaceholder, OffloadDescribed)
+	case c.Retention > 0 && c.Retention%c.BlockSize != 0:
+		return fmt.Errorf("--retention %d: must be a multiple of the block of %d tokens, 0, or -1 for all", c.Retention, c.BlockSize)
+	case len(c.Windows) == 0:
+		return nil
+	case c.Engine != VLLM:
+		return fmt.Errorf("--windows: only %s has groups of caches", VLLM)
+	case c.HostBlocks > 0:
+		return errors.New("--windows: does not go with --host-blocks")
+	case len(c.Windows) > maxWindows:
+		return fmt.Errorf("--windows: %d groups: must be at most %d", len(c.Windows), maxWindows)
+	}
+	for _, w := range c.Windows {
+		if w < 2 || w > maxContext {
+			return fmt.Errorf("--windows %d: must be 2 to %d tokens", w, maxContext)
+		}
+	}
+	l, err := wire.LayoutFor(c.Engine, c.Version)
+	if err == nil && !slices.ContainsFunc(l.Stored, func(f wire.LayoutField) bool { return f.Field == wire.FieldGroup }) {
+		err = fmt.Errorf("--windows: vllm %s tells no groups: --version must be 0.20 or newer", c.Version)
+	}
+	return err
+}
+
+// needs returns how many blocks a request of n tokens holds at most.
+func (c *Config) needs(n int) int {
+	span := func(n int) int { return (n + c.BlockSize - 1) / c.BlockSize }
+	all := span(n)
+	for _, w := range c.Windows {
+		all += min(span(n), span(w-1+c.Budget)+1)
+	}
+	return all
+}
+
 // cache returns an empty cache of the engine. SGLang's begins with a clear.
 func (c *Config) cache() *Cache {
 	out := newCache(c.Blocks, c.BlockSize, c.chain(), c.Engine == SGLang)
+	out.retain, out.inFlight = c.Retention, c.Budget
+	for _, w := range c.Windows {
+		out.windows = append(out.windows, windowGroup{w})
+	}
+	if c.HostBlocks > 0 {
+		out.host = newHostTier(c.HostBlocks)
+	}
+	out.hash.described = c.Offload == OffloadDescribed
 	if c.Engine == SGLang {
 		out.reset()
 	}

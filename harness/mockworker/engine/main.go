@@ -9,6 +9,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -30,7 +32,7 @@ type Ready struct {
 // the exit code: 0 after a clean end, 1 when it cannot go on, 2 for bad usage.
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c Config
-	var calibration, adapters string
+	var calibration, adapters, windows string
 	workers := 1
 	fs := flag.NewFlagSet("mockworker --engine", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -48,6 +50,10 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.IntVar(&c.Ranks, "ranks", 1, "data-parallel ranks")
 	fs.IntVar(&c.BlockSize, "block", 16, "tokens of a block")
 	fs.IntVar(&c.Blocks, "blocks", 4_096, "physical blocks of a rank")
+	fs.StringVar(&windows, "windows", "", "tokens of sliding windows, with commas between: a group of caches for each, beside the main one; vllm (default none)")
+	fs.IntVar(&c.Retention, "retention", 0, "tokens between the tails of a prompt that window groups keep; 0: only what a next turn needs; -1: all")
+	fs.IntVar(&c.HostBlocks, "host-blocks", 0, "blocks of a rank's second tier, to which each block is copied (default none)")
+	fs.StringVar(&c.Offload, "offload", OffloadPlaceholder, "how vllm tells of blocks on the second tier: by hash alone or with their tokens: placeholder or described")
 	fs.IntVar(&c.MaxRunning, "max-running", 256, "requests that a rank computes at once")
 	fs.IntVar(&c.ContextLength, "context", 32_768, "tokens of a prompt and its answer")
 	fs.IntVar(&c.Vocabulary, "vocabulary", 2_048, "tokens that an answer is drawn from")
@@ -76,7 +82,12 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		if adapters != "" {
 			c.LoRA = strings.Split(adapters, ",")
 		}
-		if err = c.check(fs, calibration); err == nil && (workers < 1 || workers > maxFleet) {
+		if c.Windows, err = numbers(windows); err != nil {
+			err = fmt.Errorf("--windows: %w", err)
+		} else {
+			err = c.check(fs, calibration)
+		}
+		if err == nil && (workers < 1 || workers > maxFleet) {
 			err = fmt.Errorf("--fleet %d: must be 1 to %d workers", workers, maxFleet)
 		}
 	}
@@ -91,14 +102,30 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
+// numbers reads whole numbers with commas between; none: nil.
+func numbers(text string) (out []int, err error) {
+	if text == "" {
+		return nil, nil
+	}
+	for word := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil {
+			return nil, fmt.Errorf("%q: must be whole numbers with commas between", text)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
 // check validates c and fills in its timing. A zero that was written out is no
 // default: it is refused.
 func (c *Config) check(fs *flag.FlagSet, calibration string) error {
 	var zero error
+	zeros := []string{"seed", "hash-seed", "retention", "host-blocks", "windows"} // a 0 says what it says
 	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) {
 		given[f.Name] = true
-		if f.Value.String() == "0" && f.Name != "seed" && f.Name != "hash-seed" && zero == nil {
+		if f.Value.String() == "0" && !slices.Contains(zeros, f.Name) && zero == nil {
 			zero = fmt.Errorf("--%s 0: must be at least %v", f.Name, map[bool]any{true: minSpeed, false: 1}[f.Name == "speed"])
 		}
 	})

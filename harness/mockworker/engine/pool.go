@@ -12,6 +12,7 @@ const none = -1
 // block is one physical block.
 type block struct {
 	name  digest
+	group int   // of caches, of the name
 	named bool  // cached: a later request may find it by name
 	refs  int32 // running sequences that use it; 0: it stands in the free queue
 
@@ -124,19 +125,20 @@ func (p *pool) release(blocks ...int32) {
 // it loses, if it had one, is told.
 //
 // Shape: something must be free.
-func (p *pool) take() (i int32, evicted digest, was bool) {
+func (p *pool) take() (i int32, evicted digest, group int, was bool) {
 	i = p.first
 	p.use(i)
 	if b := &p.blocks[i]; b.named {
-		evicted, was = b.name, true
+		evicted, group, was = b.name, b.group, true
 		p.forget(i)
 	}
-	return i, evicted, was
+	return i, evicted, group, was
 }
 
-// give names a block.
-func (p *pool) give(i int32, d digest) {
-	p.blocks[i].name, p.blocks[i].named = d, true
+// give names a block of a group.
+func (p *pool) give(i int32, d digest, group int) {
+	b := &p.blocks[i]
+	b.name, b.group, b.named = d, group, true
 	p.named[d] = append(p.named[d], i)
 }
 

@@ -152,9 +152,9 @@ func (r *rank) submit(q Request) (*job, error) {
 		return nil, errNoAnswer
 	case q.LoRA != "" && r.cfg.Engine == SGLang:
 		return nil, errAdapter
-	case limit > r.cfg.ContextLength || limit > r.cfg.Blocks*r.cfg.BlockSize:
-		return nil, fmt.Errorf("%w: %d tokens and %d to generate, the context is %d and the cache %d", errTooLong,
-			len(q.Tokens), q.MaxTokens, r.cfg.ContextLength, r.cfg.Blocks*r.cfg.BlockSize)
+	case limit > r.cfg.ContextLength || r.cfg.needs(limit) > r.cfg.Blocks:
+		return nil, fmt.Errorf("%w: %d tokens and %d to generate, the context is %d and the cache %d blocks, of which that takes %d", errTooLong,
+			len(q.Tokens), q.MaxTokens, r.cfg.ContextLength, r.cfg.Blocks, r.cfg.needs(limit))
 	}
 	j := &job{Request: q, state: r.cfg.Seed, out: make(chan Output, q.MaxTokens+1)}
 	j.tokens, j.of = append(make([]uint32, 0, limit), q.Tokens...), space{q.LoRA, q.Salt}
@@ -361,8 +361,11 @@ func (r *rank) idle() {
 // publish sends the cache's events, if there are any. The caller holds mu, so that
 // a truth and the number that it belongs to are never apart.
 func (r *rank) publish() {
-	if events := r.sched.cache.take(); len(events) > 0 {
-		_, _ = r.sink.Publish(events) // a closed publisher: the engine ends
+	for range 2 { // what was copied to the host is told in a batch of its own
+		if events := r.sched.cache.take(); len(events) > 0 {
+			_, _ = r.sink.Publish(events) // a closed publisher: the engine ends
+		}
+		r.sched.cache.offload()
 	}
 }
 
@@ -396,15 +399,23 @@ type Truth struct {
 	Blocks   []Block `json:"blocks"`   // by engine hash
 }
 
-// Block is one cached block.
+// Block is one cached block in one place.
 type Block struct {
-	Engine   kv.EngineHash  `json:"engine"`
+	Engine   kv.EngineHash  `json:"hash"`
 	Parent   *kv.EngineHash `json:"parent,omitempty"` // absent: it begins a chain
 	Content  kv.ContentHash `json:"content"`
 	Position Position       `json:"position"`
 	Tokens   []uint32       `json:"tokens"`
-	Copies   int            `json:"copies"` // physical
+	Tier     string         `json:"tier"`   // TierDevice or TierHost
+	Group    int            `json:"group"`  // of caches: the last is the main one
+	Copies   int            `json:"copies"` // physical, there
 }
+
+// Where a block can be.
+const (
+	TierDevice = "device"
+	TierHost   = "host"
+)
 
 func (r *rank) truth() Truth {
 	r.mu.Lock()
@@ -420,15 +431,21 @@ func (r *rank) truth() Truth {
 // Reuse is what one rank would find of a prompt, in blocks.
 type Reuse struct {
 	Rank int `json:"rank"`
-	Held int `json:"held"` // leading blocks that are cached
+	Held int `json:"held"` // leading blocks that are cached so that a request can begin with them
 	Used int `json:"used"` // of these, those that a request would not compute again
 }
 
 func (r *rank) reuse(p *Prompt) Reuse {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	held := r.sched.cache.held(p.names)
-	return Reuse{r.number, held, r.sched.cache.usable(held, p.tokens)}
+	c := r.sched.cache
+	device, host := c.found(p.names)
+	out := Reuse{r.number, device + host, device + host}
+	if most := c.usable(len(p.names), p.tokens); most < len(p.names) {
+		device, host = c.found(p.names[:most])
+		out.Used = device + host
+	}
+	return out
 }
 
 // reset empties the cache unless something runs.
@@ -488,7 +505,8 @@ func (r *rank) load() Load {
 		PromptTokens: r.counts.prompt, CachedTokens: r.counts.cached, OutputTokens: r.counts.generated,
 	}
 	for _, j := range s.waiting {
-		l.WaitingUncached += len(j.tokens) - s.cache.hits(&j.sequence)*r.cfg.BlockSize
+		device, host := s.cache.hits(&j.sequence)
+		l.WaitingUncached += len(j.tokens) - (device+host)*r.cfg.BlockSize
 	}
 	if r.counts.prompt > 0 {
 		l.HitRate = float64(r.counts.cached) / float64(r.counts.prompt)

@@ -106,17 +106,19 @@ func (s *scheduler) letIn(budget *int, ready func(*job) bool) {
 		if !ready(j) {
 			break
 		}
-		hits := s.cache.hits(&j.sequence)
-		found := hits * s.cache.size
+		j.prompt = len(j.Tokens)
+		hits, loaded := s.cache.hits(&j.sequence)
+		found := (hits + loaded) * s.cache.size
 		n := min(len(j.tokens)-found, *budget)
 		must := len(j.tokens)
 		if s.limits.byChunk {
 			must = found + n
 		}
-		if s.cache.price(&j.sequence, hits, must) > s.cache.pool.free {
+		if !s.cache.fits(&j.sequence, hits, must, found+n) {
 			break
 		}
 		s.cache.adopt(&j.sequence, hits)
+		s.cache.load(&j.sequence, hits, loaded)
 		if !s.cache.room(&j.sequence, found+n) {
 			panic("a share of a prompt that fits does not fit")
 		}
