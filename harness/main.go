@@ -45,6 +45,7 @@ func commands() []command {
 		{"ladder", "[--corpus FILE] [flags]", "offer a corpus at one rate after the other, beside peers, and tell how long lookups take at each", runLadder},
 		{"lanes", "[flags]", "frames into the index as the host takes them, on 1, 2 and 4 lanes: throughput, and CPU time by what it is for", runLanes},
 		{"drill", "NAME|all [--json] [--seed N]", "break what a deployment breaks, with real programs, and judge by a rule how they come through", runDrill},
+		{"soak", "[--duration 2h] [flags]", "hours of load with faults at random times: the index against the truth each minute, what it takes, and what drifted", runSoak},
 		{"relaybench", "[flags]", "one publisher's batches through our relay and the peer's: CPU and latency of a batch, snapshots, memory", runRelayBench},
 		{"replay", "URL [flags]", "replay a trace of requests, open loop, against an OpenAI endpoint, and score what comes back beside a mock fleet's oracle", runReplay},
 		{"proxy", "--upstream URL,... [flags]", "hand requests to engines in turn: the router that knows nothing, to hold others against", runProxy},

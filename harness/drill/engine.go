@@ -26,6 +26,7 @@ import (
 // The shape of the live engine and of its load: chosen so that blocks are evicted all
 // the time.
 const (
+	engineName     = "w0" // within its process
 	engineBlocks   = 1_024
 	engineClients  = 8
 	enginePrefixes = 60
@@ -55,6 +56,7 @@ type liveEngine struct {
 	e           *Env
 	pub, replay int // ports
 	admin       string
+	api         string // OpenAI's
 	http        http.Client
 
 	mu       sync.Mutex
@@ -66,11 +68,11 @@ type liveEngine struct {
 
 // startEngine starts an engine that has cached something and is silent now.
 func (e *Env) startEngine(ctx context.Context) (*liveEngine, error) {
-	first, err := publish.FreePorts(3)
+	first, err := publish.FreePorts(4)
 	if err != nil {
 		return nil, err
 	}
-	l := &liveEngine{e: e, pub: first, replay: first + 1, admin: "127.0.0.1:" + strconv.Itoa(first+2), http: http.Client{Timeout: time.Minute}}
+	l := &liveEngine{e: e, pub: first, replay: first + 1, admin: "127.0.0.1:" + strconv.Itoa(first+2), api: "127.0.0.1:" + strconv.Itoa(first+3), http: http.Client{Timeout: time.Minute}}
 	l.life = -1
 	if err := l.start(ctx); err != nil {
 		return nil, err
@@ -82,7 +84,7 @@ func (e *Env) startEngine(ctx context.Context) (*liveEngine, error) {
 // start starts the process, with an empty cache, where it always is.
 func (l *liveEngine) start(ctx context.Context) error {
 	p, err := l.e.start("mockworker", "--engine", engine.VLLM,
-		"--pub", l.Pub(), "--replay", l.Replay(), "--admin", l.admin,
+		"--pub", l.Pub(), "--replay", l.Replay(), "--admin", l.admin, "--http", l.api, "--model", modelName,
 		"--blocks", strconv.Itoa(engineBlocks), "--pass", "2ms")
 	if err != nil {
 		return err
@@ -92,7 +94,7 @@ func (l *liveEngine) start(ctx context.Context) error {
 	l.life++
 	l.mu.Unlock()
 	err = proc.Until(ctx, startTime, func() bool {
-		return p.Ended() != nil || l.ask(ctx, http.MethodGet, "/health", nil, nil) == nil
+		return p.Ended() != nil || l.ask(ctx, http.MethodGet, l.admin+"/admin/health", nil, nil) == nil
 	})
 	if ended := p.Ended(); ended != nil {
 		return ended
@@ -147,9 +149,9 @@ func (l *liveEngine) SetRate(rate int) {
 			rng := rand.New(rand.NewPCG(l.e.o.Seed, uint64(i))) //nolint:gosec // seeded on purpose
 			l.load.Go(func() {
 				for ctx.Err() == nil {
-					q := map[string]any{"token_ids": l.prompt(rng), "max_tokens": 4}
+					q := map[string]any{"model": modelName, "prompt": l.prompt(rng), "max_tokens": 4}
 					// Not ended with the load: a request that began is served.
-					if l.ask(context.WithoutCancel(ctx), http.MethodPost, "/generate", q, nil) != nil {
+					if l.ask(context.WithoutCancel(ctx), http.MethodPost, l.api+"/v1/completions", q, nil) != nil {
 						_ = pause(ctx, watchEvery) // the process is gone
 					}
 				}
@@ -178,8 +180,8 @@ func (l *liveEngine) sample(rng *rand.Rand) (publish.Prompt, bool) {
 	return publish.Prompt{Tokens: l.prompt(rng), Depth: []int{0}}, true
 }
 
-// ask makes one request of the admin's.
-func (l *liveEngine) ask(ctx context.Context, method, path string, in, out any) error {
+// ask makes one request at host:port/path.
+func (l *liveEngine) ask(ctx context.Context, method, at string, in, out any) error {
 	var body io.Reader
 	if in != nil {
 		b, err := json.Marshal(in)
@@ -188,10 +190,11 @@ func (l *liveEngine) ask(ctx context.Context, method, path string, in, out any) 
 		}
 		body = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+l.admin+path, body)
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+at, body)
 	if err != nil {
 		return err
 	}
+	req.Header.Set("Content-Type", "application/json")
 	resp, err := l.http.Do(req)
 	if err != nil {
 		return err
@@ -201,7 +204,7 @@ func (l *liveEngine) ask(ctx context.Context, method, path string, in, out any) 
 		_ = resp.Body.Close()
 	}()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s %s: %s", method, path, resp.Status)
+		return fmt.Errorf("%s %s: %s", method, at, resp.Status)
 	}
 	if out == nil {
 		return nil
@@ -213,11 +216,11 @@ func (l *liveEngine) ask(ctx context.Context, method, path string, in, out any) 
 func (l *liveEngine) truth() *engine.Truth {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	var all []engine.Truth
-	if l.ask(ctx, http.MethodGet, "/truth", nil, &all) != nil || len(all) != 1 {
+	var all engine.CacheContent
+	if l.ask(ctx, http.MethodGet, l.admin+"/admin/cache/"+engineName, nil, &all) != nil || len(all.Ranks) != 1 {
 		return nil
 	}
-	return &all[0]
+	return &all.Ranks[0]
 }
 
 // Newest implements source.
@@ -268,15 +271,19 @@ func sumOf(blocks []engine.Block) uint64 {
 func (l *liveEngine) answers(ctx context.Context, f *face, rng *rand.Rand) error {
 	for range finalLookups {
 		p := publish.Prompt{Tokens: l.prompt(rng), Depth: []int{0}}
-		var found []engine.Reuse
-		if err := l.ask(ctx, http.MethodPost, "/reuse", map[string]any{"token_ids": p.Tokens}, &found); err != nil {
+		var found engine.TruthReuse
+		if err := l.ask(ctx, http.MethodPost, l.admin+"/admin/truth/"+engineName, map[string]any{"prompt": p.Tokens}, &found); err != nil {
 			return err
+		}
+		held := found.Workers[engineName].Held
+		if len(held) != 1 {
+			return fmt.Errorf("the engine's truth is of %d ranks", len(held))
 		}
 		depth, degraded, err := f.host().lookup(ctx, &p)
 		if err != nil {
 			return err
 		}
-		if want := found[0].Held * l.Block(); degraded || depth[0] != want {
+		if want := held[0]; degraded || depth[0] != want {
 			return fmt.Errorf("at the end: the engine has %d of a prompt's %d tokens, the index says %d (degraded: %v)", want, len(p.Tokens), depth[0], degraded)
 		}
 	}

@@ -145,16 +145,21 @@ func (h *indexHost) call(ctx context.Context, method, path string, in any, read 
 	return read(resp.Body)
 }
 
-// observe implements [observer]. A status that was told before the content was read
-// counts: a host that is not exact any more must not be taken for one.
+// observe implements [observer] for the one engine of a drill.
 func (h *indexHost) observe(ctx context.Context) (map[int]observation, error) {
-	listeners, err := h.listeners(ctx)
+	return h.observeOf(ctx, instance)
+}
+
+// observeOf observes one of several engines. A status that was told before the content was read
+// counts: a host that is not exact any more must not be taken for one.
+func (h *indexHost) observeOf(ctx context.Context, id string) (map[int]observation, error) {
+	listeners, err := h.listenersOf(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	out := map[int]observation{}
 	content := map[int]*publish.Content{}
-	err = h.call(ctx, http.MethodGet, "/dump?format=ndjson&model_name="+modelName+"&instance_id="+instance, nil, func(r io.Reader) error {
+	err = h.call(ctx, http.MethodGet, "/dump?format=ndjson&model_name="+modelName+"&instance_id="+id, nil, func(r io.Reader) error {
 		return h.readDump(r, out, content)
 	})
 	if err != nil {
@@ -180,9 +185,14 @@ type listener struct {
 	Error     string `json:"last_error"`
 }
 
-// listeners asks for the streams, by rank.
+// listeners asks for the streams of the one engine of a drill, by rank.
 func (h *indexHost) listeners(ctx context.Context) (map[int]listener, error) {
+	return h.listenersOf(ctx, instance)
+}
+
+func (h *indexHost) listenersOf(ctx context.Context, id string) (map[int]listener, error) {
 	var workers []struct {
+		Instance  string              `json:"instance_id"`
 		Listeners map[string]listener `json:"listeners"`
 	}
 	err := h.call(ctx, http.MethodGet, "/workers?model_name="+modelName, nil, func(r io.Reader) error { return json.NewDecoder(r).Decode(&workers) })
@@ -191,6 +201,9 @@ func (h *indexHost) listeners(ctx context.Context) (map[int]listener, error) {
 	}
 	out := map[int]listener{}
 	for _, w := range workers {
+		if w.Instance != id {
+			continue
+		}
 		for name, l := range w.Listeners {
 			rank, err := strconv.Atoi(name)
 			if err != nil {
@@ -205,9 +218,13 @@ func (h *indexHost) listeners(ctx context.Context) (map[int]listener, error) {
 	return out, nil
 }
 
-// lookup asks how much of a prompt each rank holds on its device, in tokens, and whether
-// the host calls the answer degraded.
+// lookup asks how much of a prompt each rank of the one engine of a drill holds on its
+// device, in tokens, and whether the host calls the answer degraded.
 func (h *indexHost) lookup(ctx context.Context, p *publish.Prompt) (depth []int, degraded bool, err error) {
+	return h.lookupOf(ctx, instance, p)
+}
+
+func (h *indexHost) lookupOf(ctx context.Context, id string, p *publish.Prompt) (depth []int, degraded bool, err error) {
 	q := map[string]any{"model_name": modelName, "token_ids": p.Tokens}
 	if p.LoRA != "" {
 		q["lora_name"] = p.LoRA
@@ -219,7 +236,7 @@ func (h *indexHost) lookup(ctx context.Context, p *publish.Prompt) (depth []int,
 		} `json:"instances"`
 	}
 	err = h.call(ctx, http.MethodPost, "/query", q, func(r io.Reader) error { return json.NewDecoder(r).Decode(&answer) })
-	w := answer.Instances[instance]
+	w := answer.Instances[id]
 	for rank := range p.Depth {
 		depth = append(depth, w.Ranks[strconv.Itoa(rank)])
 	}

@@ -70,7 +70,7 @@ func (e *Env) rig(ctx context.Context, o publish.Options, n *namespace) (*rig, e
 func (e *Env) rigOf(ctx context.Context, src source, n *namespace) (*rig, error) {
 	r := &rig{e: e, src: src, net: n}
 	r.pub, _ = src.(*publish.Publisher)
-	relay, err := r.startRelay(ctx)
+	relay, err := r.startRelay(ctx, bigHistory)
 	if err != nil {
 		return nil, err
 	}
@@ -107,8 +107,9 @@ func (e *Env) rigOf(ctx context.Context, src source, n *namespace) (*rig, error)
 	return r, nil
 }
 
-// startRelay starts a relay beside the engine and returns where it serves.
-func (r *rig) startRelay(ctx context.Context) (string, error) {
+// startRelay starts a relay beside the engine, which keeps so many batches of each rank,
+// and returns where it serves.
+func (r *rig) startRelay(ctx context.Context, history int) (string, error) {
 	port, err := publish.FreePorts(2)
 	if err != nil {
 		return "", err
@@ -117,7 +118,7 @@ func (r *rig) startRelay(ctx context.Context) (string, error) {
 	r.beside = &relayed{e: r.e, http: net.JoinHostPort("127.0.0.1", strconv.Itoa(port+1))}
 	r.beside.args = []string{
 		"--engine", fmt.Sprintf("vllm=%s,replay=%s,ranks=%d,name=%s", r.src.Pub(), r.src.Replay(), r.src.Ranks(), instance),
-		"--listen", addr, "--http", r.beside.http,
+		"--listen", addr, "--http", r.beside.http, "--history-batches", strconv.Itoa(history),
 	}
 	return addr, r.beside.startRelay(ctx)
 }

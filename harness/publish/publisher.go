@@ -214,6 +214,19 @@ func (p *Publisher) Newest(rank int) uint64 {
 	return uint64(len(p.ranks[rank].lives[p.life]))
 }
 
+// Published returns how many batches all ranks have published in all lives.
+func (p *Publisher) Published() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var n uint64
+	for _, r := range p.ranks {
+		for _, life := range r.lives {
+			n += uint64(len(life))
+		}
+	}
+	return n
+}
+
 // Record returns what batch seq of one of rank's lives was.
 func (p *Publisher) Record(rank, life int, seq uint64) (Record, bool) {
 	p.mu.Lock()
