@@ -26,6 +26,16 @@
 // its truth is known where it is silent. A partition is a network namespace with a switch
 // between (namespace.go): it takes root and ip.
 //
+// # The soak
+//
+// [Soak] runs windows of a minute: faults drawn from the seed and the window's number,
+// under load, then silence, in which two index hosts must hold the truth of every engine
+// and answer by it. One host runs from begin to end, so that its memory can be judged; one
+// is killed at times, and where an engine's replay goes no longer back to the begin of its
+// life it cannot know all: then it must not call itself exact, and the engine is restarted
+// in the next window. The truth of a window's faults needs no window before it, so an
+// interrupted series can be gone on with.
+//
 // # How to add a drill
 //
 // Write a function that takes an [Env], does what its name says, and returns the figure
