@@ -5,7 +5,6 @@
 package indexsrv
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/internal/logsink"
 	"kindex/lanes"
 	"kindex/relay/feed"
 	"kindex/shard"
@@ -90,6 +90,7 @@ type stream struct {
 	relayed   *relayed     // nil: admission is there
 	sink      *indexSink
 	worker    *lanes.Worker // nil: the tap's goroutine does it all
+	changes   *logsink.Changes
 
 	// state is a copy of where the stream stands, for lookups: they take no lock
 	// and look at each stream of a model.
@@ -118,14 +119,14 @@ func startStream(src feed.Source, cfg StreamConfig, idx *Writer, h shard.Holder,
 	if s.worker, err = idx.Worker(h); err != nil {
 		return nil, err
 	}
-	log = log.With("endpoint", cfg.Endpoint, "rank", cfg.Rank)
+	s.changes = logsink.NewChanges(log.With("endpoint", cfg.Endpoint, "rank", cfg.Rank))
 	changed := func(before, now feed.State, why string) {
 		s.state.Store(uint32(now))
 		level := slog.LevelInfo
 		if now > feed.StatePending {
 			level = slog.LevelWarn
 		}
-		log.Log(context.Background(), level, "stream "+now.String(), "before", before.String(), "why", why)
+		s.changes.Tell(level, "stream "+now.String(), "before", before.String(), "why", why)
 	}
 	if cfg.Relay != nil {
 		err = s.openRelay(&cfg, hooks, changed)
@@ -138,6 +139,7 @@ func startStream(src feed.Source, cfg StreamConfig, idx *Writer, h shard.Holder,
 	}
 	if err != nil {
 		s.closeWorker()
+		s.changes.Close()
 		return nil, err
 	}
 	return s, nil
@@ -181,6 +183,7 @@ func (s *stream) stop() {
 		s.admission.Close()
 	}
 	s.closeWorker()
+	s.changes.Close()
 }
 
 func (s *stream) closeWorker() {

@@ -152,7 +152,7 @@ func (r *Rank) open(src feed.Source) error {
 			return err
 		}
 	}
-	stream, err := feed.Open(src, cfg, r, feed.Hooks{Stands: r.stands})
+	stream, err := feed.Open(src, cfg, r, feed.Hooks{Changed: r.changed, Stands: r.stands})
 	if err != nil {
 		return err
 	}
@@ -173,6 +173,7 @@ func (e *Engine) Close() {
 		if r.stream != nil {
 			r.stream.Close()
 		}
+		r.changes.Close()
 	}
 	e.work.Wait()
 }

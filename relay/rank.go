@@ -7,11 +7,13 @@ package relay
 
 import (
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/internal/logsink"
 	"kindex/relay/feed"
 	"kindex/relay/hashcheck"
 	"kindex/relay/live"
@@ -40,6 +42,7 @@ type Rank struct {
 	peer    []byte
 	eventID uint64 // of the peer's form: the next
 	hashes  *hashcheck.Checker
+	changes *logsink.Changes // what an operator should know of it
 
 	snapshots snapshots
 	fell      atomic.Uint64 // readers that fell out of the history
@@ -82,6 +85,7 @@ func newRank(e *Engine, number int) *Rank {
 		live:      live.New(live.Options{HashTokens: cfg.HashTokens, MaxCuts: 2 * int(numForms) * maxSnapshots}),
 		hist:      newHistory(cfg.HistoryBatches, cfg.HistoryBytes),
 		hashes:    hashcheck.New(cfg.HashCheck),
+		changes:   logsink.NewChanges(cfg.Log.With("engine", cfg.Name, "rank", number)),
 		epoch:     e.nextEpoch(),
 		why:       "the relay started",
 		standing:  Standing{Why: "not connected yet"},
@@ -187,6 +191,7 @@ func (r *Rank) Lost(from, to uint64, why string) {
 	r.snapshots.passed(r)
 	r.mu.Unlock()
 	r.engine.waker.wake()
+	r.changes.Tell(slog.LevelWarn, "batches lost", "from", from, "to", to, "why", why)
 }
 
 // Forget implements [feed.Sink]: an epoch begins.
@@ -215,6 +220,16 @@ func (r *Rank) Forget(why feed.Forget, _ *feed.Faults) {
 	r.snapshots.passed(r)
 	r.mu.Unlock()
 	r.engine.waker.wake()
+	r.changes.Tell(slog.LevelInfo, "content begins anew", "why", r.why)
+}
+
+// changed logs that the stream's state is another one.
+func (r *Rank) changed(before, now feed.State, why string) {
+	level := slog.LevelInfo
+	if now > feed.StatePending {
+		level = slog.LevelWarn
+	}
+	r.changes.Tell(level, "stream "+now.String(), "before", before.String(), "why", why)
 }
 
 // stands is told where the stream stands whenever that is another place.
