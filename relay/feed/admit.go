@@ -260,6 +260,7 @@ func (f *Feed) forget(why Forget) {
 		f.sink.Forget(why, &f.faults)
 	}
 	f.suspects = suspects{}
+	f.anchor = anchor{shared: f.anchor.shared}
 	f.has, f.last, f.seen = false, 0, 0
 	f.history.reset()
 	f.release()

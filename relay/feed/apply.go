@@ -54,6 +54,9 @@ func (f *Feed) admitted(now time.Time) {
 	f.has, f.last = true, f.staged.Seq
 	f.seen = max(f.seen, f.staged.Seq+1)
 	f.history.add(f.staged.Seq, f.staged.Sum)
+	if !f.staged.Replayed {
+		f.anchor.admitted(f.staged.Seq)
+	}
 	f.closeBad()
 	f.lastBatch = now
 }

@@ -116,13 +116,16 @@ func (f *Feed) begin(kind want) {
 	r := &f.repair
 	r.issued++
 	r.id, r.start = r.issued, 0
-	r.got, r.short, r.progress, r.more, r.least, r.most = false, false, false, false, 0, 0
+	r.got, r.short, r.progress, r.more, r.foreign, r.least, r.most = false, false, false, false, false, 0, 0
 	r.resyncing = kind == wantResync && f.has
 	r.joining = !f.has
 	r.sure = f.last
 	r.verifying = f.has && (r.unverified || kind == wantConfirm)
 	if f.has && !r.resyncing {
 		r.start = f.last - min(f.last, uint64(f.limits.AbsenceTries-1))
+	}
+	if r.fromZero {
+		r.start, r.fromZero = 0, false
 	}
 	switch kind {
 	case wantConfirm:

@@ -162,6 +162,7 @@ type Feed struct {
 	bad     badBatch
 
 	suspects suspects
+	anchor   anchor
 
 	// The connection.
 	connected bool

@@ -180,6 +180,9 @@ func (l *lossy) restart() {
 		return
 	}
 	l.feed.Disconnected("test", l.now)
+	if l.mixed { // the older one is there again, too
+		l.feed.Connected(l.now)
+	}
 	l.lives = append(l.lives, nil)
 	for range l.rng.IntN(60) {
 		l.publish(false)

@@ -40,6 +40,7 @@ type repair struct {
 	verifying bool   // the last admitted batch must be in the answer
 	sure      uint64 // that batch's number
 	resyncing bool   // the answer is to replace the content as a whole
+	foreign   bool   // it has contradicted what came live: no more of it is taken
 	got       bool   // anything came
 	least     uint64
 	most      uint64   // of the numbers that came
@@ -53,6 +54,8 @@ type repair struct {
 	aboveAt   uint64    // the number
 	aboveFrom uint64    // the least number that they began with
 	answered  bool      // while unverified: an answer came, and proved nothing
+	fromZero  bool      // the next request asks for everything, to learn whether the publisher is another one
+	askedAll  bool      // and such an answer lacked the last admitted batch, too
 	absent    int       // answers in a row without the last admitted batch
 	quiet     int       // answers in a row, since something came live, with nothing new in them
 	partial   int       // answers in a row that cannot replace the content
@@ -81,6 +84,7 @@ func (f *Feed) repairing() bool {
 // Connected tells that messages published from now on will arrive.
 func (f *Feed) Connected(now time.Time) {
 	again := f.ever
+	f.anchor = anchor{shared: f.connected}
 	f.connected, f.ever, f.failed, f.since, f.why = true, true, false, time.Time{}, ""
 	r := &f.repair
 	if f.canReplay() {
@@ -99,7 +103,7 @@ func (f *Feed) Connected(now time.Time) {
 		// whose numbers have already passed the old ones. What is held came
 		// before, perhaps of the older one; the replay has it, too.
 		f.release()
-		r.unverified, r.tries, r.absent, r.answered = true, 0, 0, false
+		r.unverified, r.tries, r.absent, r.answered, r.fromZero, r.askedAll = true, 0, 0, false, false, false
 	case f.has:
 		f.faults.Raise(faultUnverified, "the connection was lost for a while and there is no replay socket to ask what was missed")
 	case f.canReplay():
@@ -119,6 +123,7 @@ func (f *Feed) Disconnected(why string, now time.Time) {
 		f.since = now
 	}
 	f.connected, f.why = false, why
+	f.anchor = anchor{}
 }
 
 // ReplayBatch takes one batch of the answer to request id, as [Feed.Live] does.
@@ -133,7 +138,7 @@ func (f *Feed) ReplayBatch(id, seq uint64, payload []byte, now time.Time) {
 // stageReplay is to ReplayBatch what stageLive is to Live.
 func (f *Feed) stageReplay(id, seq uint64, payload []byte, now time.Time) bool {
 	r := &f.repair
-	if id == 0 || id != r.id {
+	if id == 0 || id != r.id || r.foreign {
 		return false
 	}
 	first := !r.got
@@ -152,7 +157,7 @@ func (f *Feed) stageReplay(id, seq uint64, payload []byte, now time.Time) bool {
 	}
 	r.got = true
 	if seq >= r.sure {
-		r.absent = 0
+		r.absent, r.askedAll = 0, false
 	}
 	r.least, r.most, r.top = min(r.least, seq), max(r.most, seq), max(r.top, seq)
 	if r.short && seq <= r.aboveAt {
@@ -253,8 +258,13 @@ func (f *Feed) unproven(now time.Time) bool {
 // agrees checks a replayed batch against a held one of the same number: other
 // bytes mean that what is held, or what was admitted, is of an older life.
 func (f *Feed) agrees(seq uint64, payload []byte) bool {
-	if digest(f.held[seq].payload) == digest(payload) || !f.sink.Decodable(payload) {
+	b := f.held[seq]
+	if digest(b.payload) == digest(payload) || !f.sink.Decodable(payload) {
 		return true
+	}
+	if f.anchor.any && !b.replayed && len(f.suspects.batches) == 0 {
+		f.contradicted(seq)
+		return false
 	}
 	f.restart()
 	return false
@@ -271,6 +281,10 @@ func (f *Feed) repeated(seq uint64, payload []byte, now time.Time) {
 			f.drain(now)
 		}
 	case known != 0 && f.sink.Decodable(payload):
+		if f.anchored(seq) {
+			f.contradicted(seq)
+			return
+		}
 		f.restart()
 	}
 }
@@ -360,13 +374,25 @@ func (f *Feed) ReplayEnd(id uint64, now time.Time) {
 // whoever published it would have: it is another publisher, younger than that. One
 // that brings those before it speaks for the same publisher, and then the last one
 // was a straggler of an older life: so much less likely that more answers must say so.
+// Where that batch came live through the connection that still stands, the publisher
+// is the same, whatever its replay lacks.
 func (f *Feed) unknown(now time.Time) {
 	r := &f.repair
 	tries := f.limits.AbsenceTries
 	if r.got {
 		tries += 2
 	}
-	if r.absent++; r.absent < tries {
+	if f.anchored(r.sure) {
+		f.lacking(r.sure)
+		f.settled(now)
+		return
+	}
+	r.askedAll = r.askedAll || r.start == 0
+	if r.absent++; r.absent >= tries && !r.askedAll && len(f.suspects.batches) == 0 {
+		// Its numbers alone may be too few for what was asked.
+		r.fromZero, r.absent = true, tries-1
+	}
+	if r.absent < tries {
 		r.notBefore = now.Add(f.limits.RetryDelay)
 		if !r.unverified {
 			r.confirmAt, r.heardAt = r.notBefore, time.Time{}
@@ -451,7 +477,7 @@ func (f *Feed) settled(now time.Time) {
 	r.tries, r.notBefore = 0, now
 	r.resyncAt = time.Time{}
 	f.askAgain(now)
-	if f.faults.set&(faultLost|faultUnverified) != 0 && !r.hopeless {
+	if f.faults.set&(faultLost|faultUnverified|faultForeign) != 0 && !r.hopeless {
 		r.resyncAt = now.Add(f.limits.ResyncDelay)
 	}
 	if f.faults.set == 0 {

@@ -14,6 +14,12 @@ import (
 func (f *Feed) collect(seq uint64, payload []byte, first bool, now time.Time) {
 	r := &f.repair
 	if known := f.history.get(seq); known != 0 && known != digest(payload) && f.sink.Decodable(payload) {
+		if f.anchored(seq) {
+			f.contradicted(seq)
+			f.repair.partial = 0
+			f.noResync(now)
+			return
+		}
 		f.restart()
 		return
 	}
@@ -61,7 +67,13 @@ func (f *Feed) resync(now time.Time) {
 			f.noResync(now)
 			return
 		}
-		// It does not know the last admitted batch: another, younger life.
+		// It does not know the last admitted batch: another, younger life, unless
+		// that came live through the connection that still stands.
+		if f.anchored(f.last) {
+			f.lacking(f.last)
+			f.noResync(now)
+			return
+		}
 		r.cancel()
 		f.restart()
 		r.notBefore = now

@@ -62,13 +62,14 @@ const (
 // about it. Faults add up.
 type Fault uint8
 
-// The faults. The first two are the feed's own.
+// The faults. The first two, and the last, are the feed's own.
 const (
 	faultLost       Fault = 1 << iota // batches that never came
 	faultUnverified                   // nobody could say what was missed, or whose life this is
 	FaultOrphans                      // blocks dropped that waited for their parent
 	FaultBlockSize                    // the engine's block size is another one than the content's
 	FaultRefused                      // an event could not be applied
+	faultForeign                      // the replay socket seems to be another engine's; the feed's own
 )
 
 // Faults are those of one stream and why the last was raised.

@@ -174,7 +174,7 @@ func TestAbsence(t *testing.T) {
 		f := thorough(t, p[:4]...)
 		f.Disconnected("test", f.now)
 		f.Connected(f.now)
-		for range 3 {
+		for range 4 { // the last from 0
 			f.want(1, 2, 3, 4)
 			f.answer(f.later(), 0)
 		}
