@@ -248,7 +248,7 @@ func (s *Subscription) reset(r *reader, why string) bool {
 // standing makes the item that tells the standing, if it is another one than was
 // told.
 func (s *Subscription) standing(r *reader) bool {
-	if s.rules == RulesPeer || r.told == r.rank.version && !(r.early && r.reached()) {
+	if s.rules == RulesPeer || r.told == r.rank.version && (!r.early || !r.reached()) {
 		return false
 	}
 	s.tellStanding(r)

@@ -13,7 +13,7 @@ import (
 // A subscriber behind is told exact when it has what makes it so, not before: a hole
 // was healed by a clear that it has not read yet.
 func TestExactComesAfterWhatItRestsOn(t *testing.T) {
-	const clear = 900
+	const cleared = 900
 	e, ps := openTest(t, 1, nil)
 	p := ps[0]
 	p.connect()
@@ -34,13 +34,13 @@ func TestExactComesAfterWhatItRestsOn(t *testing.T) {
 	if r.holes != 1 || r.standing.Exact {
 		t.Fatalf("%d holes and standing %+v, want one hole", r.holes, r.standing)
 	}
-	feedChain(p, 7, clear-1)
-	p.publish(clear, payload(1, clearAll()))
-	feedChain(p, clear+1, clear+300)
+	feedChain(p, 7, cleared-1)
+	p.publish(cleared, payload(1, clearAll()))
+	feedChain(p, cleared+1, cleared+300)
 	told := 0
 	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 	defer stop()
-	for told == 0 || r.last < clear+300 {
+	for told == 0 || r.last < cleared+300 {
 		it, err := s.Next(ctx)
 		if err != nil {
 			t.Fatal(err)
@@ -49,8 +49,8 @@ func TestExactComesAfterWhatItRestsOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		if it.Kind == ItemStanding && it.Standing.Exact {
-			if told++; r.last < clear {
-				t.Errorf("told exact after batch %d, which the clear in %d makes it", r.last, clear)
+			if told++; r.last < cleared {
+				t.Errorf("told exact after batch %d, which the clear in %d makes it", r.last, cleared)
 			}
 		}
 	}

@@ -5,6 +5,7 @@ package logsink
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 )
@@ -78,7 +79,7 @@ func (c *Changes) Tell(level slog.Level, text string, args ...any) {
 func (c *Changes) write() {
 	args := c.newest.args
 	if c.left > 1 {
-		args = append(args[:len(args):len(args)], "changes_left_out", c.left-1)
+		args = append(slices.Clip(args), "changes_left_out", c.left-1)
 	}
 	c.room--
 	c.left = 0
