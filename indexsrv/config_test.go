@@ -131,7 +131,7 @@ func TestConfigFaults(t *testing.T) {
 		`FILE:1: unknown key "liste": must be one of listen, `, `FILE:2: max-streams: "0" must be an integer from 1 to `, `FILE:3: log-level: "loud" must be one of`, `FILE:4: read-timeout: "5" must be a duration`)
 	file("listen: [a]\n", "FILE:1: listen: must be one plain value")
 	file("listen: {a: b}\nlisten2: x\n", "FILE:1: listen: must be one plain value", "FILE:2: unknown key")
-	file("listen: 1\nlisten: 2\n", "FILE:2: ")
+	file("listen: 1\nlisten: 2\n", "FILE:1: listen: ", "FILE:2: listen: given twice, the first time in line 1")
 	file("- a\n- b\n", "FILE:1: the file must be a mapping")
 	file("just text\n", "FILE:1: the file must be a mapping")
 	file("a: [\n", "FILE")

@@ -108,8 +108,9 @@ type Listener struct {
 	Lost        uint64            `json:"lost_batches"`
 	Restarts    uint64            `json:"restarts"`
 	Duplicates  uint64            `json:"duplicates"`
-	Snapshots   uint64            `json:"snapshots,omitempty"` // of a relay: contents applied whole
-	Resets      uint64            `json:"resets,omitempty"`    // of a relay: contents taken back
+	Snapshots   uint64            `json:"snapshots,omitempty"`   // of a relay: contents applied whole
+	Resets      uint64            `json:"resets,omitempty"`      // of a relay: contents taken back
+	RelayRanks  int               `json:"relay_ranks,omitempty"` // that the relay has of this engine
 	Orphans     uint64            `json:"orphans"`
 	Memberships uint64            `json:"memberships"`
 	Dropped     map[string]uint64 `json:"dropped"`
@@ -159,7 +160,7 @@ func describe(w *worker) Worker {
 		l := Listener{
 			Endpoint: r.cfg.Endpoint, Status: st.State.String(), Epoch: st.Epoch,
 			Gaps: st.Gaps, Recovered: st.Recovered, Lost: st.Lost, Restarts: st.Restarts, Duplicates: st.Duplicates,
-			Snapshots: st.Snapshots, Resets: st.Resets,
+			Snapshots: st.Snapshots, Resets: st.Resets, RelayRanks: st.RelayRanks,
 			Shard: r.shard, Node: r.node,
 			Orphans: st.Orphans, Memberships: st.Memberships, Dropped: st.Dropped, LastError: st.LastError,
 		}

@@ -55,7 +55,7 @@ type relayed struct {
 
 // relayCounts are the counters of a relayed stream that are its own.
 type relayCounts struct {
-	batches, restarts, lost, resets, snapshots uint64
+	batches, lost, resets, snapshots uint64
 }
 
 // mendable are the faults that another try may not have. Blocks of another size are
@@ -175,9 +175,6 @@ func (r *relayed) locked(fn func()) {
 func (r *relayed) Reset(life uint64, _ string) {
 	r.do(true, nil, func() {
 		r.counts.resets++
-		if r.life != 0 && life != r.life {
-			r.counts.restarts++
-		}
 		r.begin(life)
 	})
 }
@@ -299,7 +296,7 @@ func (r *relayed) status() feed.Status {
 		Batches:    r.counts.batches,
 		Gaps:       seen.Gaps,
 		Lost:       r.counts.lost,
-		Restarts:   r.counts.restarts,
+		Restarts:   seen.Restarts,
 		Duplicates: seen.Duplicates,
 		LastBatch:  r.applied,
 		LastError:  r.lastError(),
@@ -316,6 +313,11 @@ func (r *relayed) Between(fn func(feed.Status)) {
 // extra adds to st what only a relayed stream has.
 func (r *relayed) extra(st *StreamStatus) {
 	st.Snapshots, st.Resets = r.counts.snapshots, r.counts.resets
+	st.RelayRanks = r.group.relayRanks()
+	// A registration of one rank other than 0 may be one of several.
+	if n := r.group.size; st.RelayRanks > n && (n > 1 || r.rank == 0) && st.LastError == "" {
+		st.LastError = fmt.Sprintf("the relay has %d ranks of this engine, dp_size is %d: the others are not read", st.RelayRanks, n)
+	}
 	for reason, n := range r.group.seen(r.rank).Dropped {
 		st.Dropped[reason] += n
 	}

@@ -84,6 +84,17 @@ func (g *relayGroup) seen(rank uint32) client.RankStatus {
 	return c.Rank(rank)
 }
 
+// relayRanks returns how many ranks the relay has; 0: it does not say.
+func (g *relayGroup) relayRanks() int {
+	g.mu.Lock()
+	c := g.client
+	g.mu.Unlock()
+	if c == nil {
+		return 0
+	}
+	return c.Status().RelayRanks
+}
+
 // again has a rank asked for from the beginning.
 func (g *relayGroup) again(rank uint32) {
 	g.mu.Lock()

@@ -60,6 +60,8 @@ type StreamStatus struct {
 	// Of a relay only.
 	Snapshots uint64 // applied whole
 	Resets    uint64 // contents taken back, snapshots aside
+	// RelayRanks is how many ranks the relay has; 0: it does not say.
+	RelayRanks int
 }
 
 // Feed is one stream into the index without its sockets, for whoever brings

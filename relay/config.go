@@ -256,8 +256,13 @@ func (c *Config) fileFaults() []error {
 	case c.TLSCert == "" && c.ClientCA != "":
 		faults = append(faults, errors.New("client-ca: it needs tls-cert and tls-key"))
 	case c.TLSCert != "":
-		if _, err := c.tlsFiles().read(nil); err != nil {
+		if _, err := (tlsFiles{cert: c.TLSCert, key: c.TLSKey}).read(nil); err != nil {
 			faults = append(faults, fmt.Errorf("tls: %w", err))
+		}
+	}
+	if c.ClientCA != "" {
+		if _, err := readAuthorities(c.ClientCA); err != nil {
+			faults = append(faults, fmt.Errorf("client-ca: %w", err))
 		}
 	}
 	if c.TokenFile != "" {

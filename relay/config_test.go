@@ -110,7 +110,9 @@ func TestConfigFaults(t *testing.T) {
 	file("engine: [vllm=tcp://h:1, sglang=tcp://h:2]\nhttp: 127.0.0.1:9401\n", "engine sglang-1 would listen on 127.0.0.1:9401, where http listens")
 	file("listen: 127.0.0.1:65535\nengine: [vllm=tcp://h:1, vllm=tcp://h:2]\n", "engine vllm-1: listen: it would be port 65536")
 	file("tls-cert: x\n"+engine, "tls-cert and tls-key: both must be given")
-	file("client-ca: x\n"+engine, "client-ca: it needs tls-cert and tls-key")
+	file("client-ca: x\n"+engine, "client-ca: it needs tls-cert and tls-key", "client-ca: open x: no such file")
+	file("tls-cert: /nonexistent\ntls-key: /nonexistent\nclient-ca: x\n"+engine, "tls: open /nonexistent: no such file", "client-ca: open x: no such file")
+	file("log-queue: 1\nlog-queue: 2\nlisten: x\n"+engine, "FILE:2: log-queue: given twice, the first time in line 1: give it once", `FILE:3: listen: "x" must be`)
 	file("tls-cert: /nonexistent\ntls-key: /nonexistent\n"+engine, "tls: open /nonexistent: no such file")
 	file("tls-cert: /dev/zero\ntls-key: /dev/zero\n"+engine, "tls: /dev/zero: over 1048576 bytes")
 	file("hash-check: md5\n"+engine, `FILE:1: hash-check: "md5" must be auto, off, sha256`)
@@ -159,6 +161,7 @@ func TestConfigFaults(t *testing.T) {
 	}
 	args("flag provided but not defined: -nope (relay --help lists all flags)", "--nope")
 	args(`argument "serve": relay takes flags only`, "serve", "--engine=vllm=tcp://h:1")
+	args("flag --listen: given 2 times: give it once", "--engine=vllm=tcp://h:1", "--listen", "127.0.0.1:1", "--listen=127.0.0.1:2")
 	args("flag --max-streams: ", "--max-streams", "0", "--engine=vllm=tcp://h:1")
 }
 

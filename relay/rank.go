@@ -14,6 +14,7 @@ import (
 
 	"kindex/internal/kv"
 	"kindex/internal/logsink"
+	"kindex/relay/client"
 	"kindex/relay/feed"
 	"kindex/relay/hashcheck"
 	"kindex/relay/live"
@@ -200,7 +201,7 @@ func (r *Rank) Forget(why feed.Forget, _ *feed.Faults) {
 	r.epoch = r.engine.nextEpoch()
 	switch why {
 	case feed.ForgetRestart:
-		r.why = "the engine's publisher restarted"
+		r.why = client.WhyRestarted
 		r.counts.restarts++
 		r.norm.Restart()
 		r.hashes.Restart()

@@ -125,15 +125,23 @@ func (f tlsFiles) read(protocols []string) (*tls.Config, error) {
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: protocols, Certificates: []tls.Certificate{cert}}
 	if f.clientCA != "" {
-		text, err := settings.ReadFile(f.clientCA)
-		if err != nil {
+		if c.ClientCAs, err = readAuthorities(f.clientCA); err != nil {
 			return nil, err
-		}
-		c.ClientCAs = x509.NewCertPool()
-		if !c.ClientCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("%s: no certificate in it: it must be PEM", f.clientCA)
 		}
 		c.ClientAuth = tls.RequireAndVerifyClientCert
 	}
 	return c, nil
+}
+
+// readAuthorities returns the authorities that the file at path names.
+func readAuthorities(path string) (*x509.CertPool, error) {
+	text, err := settings.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s: no certificate in it: it must be PEM", path)
+	}
+	return pool, nil
 }

@@ -120,6 +120,10 @@ func (c *Command) Parse(args []string) (Action, []error) {
 func (c *Command) apply(flags map[string]*given, list []string) []error {
 	var faults []error
 	for _, o := range c.Options {
+		if n := len(flags[o.Name].values); n > 1 {
+			faults = append(faults, fmt.Errorf("flag --%s: given %d times: give it once", o.Name, n))
+			continue
+		}
 		for _, s := range flags[o.Name].values {
 			if err := o.Set(s); err != nil {
 				faults = append(faults, fmt.Errorf("flag --%s: %w", o.Name, err))

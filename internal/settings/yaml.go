@@ -47,7 +47,7 @@ func (l *yamlLoad) faultf(n ast.Node, format string, args ...any) {
 
 func (c *Command) loadYAML(path string, text []byte) []error {
 	l := &yamlLoad{path: path}
-	file, err := parser.ParseBytes(text, 0)
+	file, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		return []error{yamlError(path, err)}
 	}
@@ -63,8 +63,16 @@ func (c *Command) loadYAML(path string, text []byte) []error {
 		set[o.Name] = o.Set
 		names = append(names, o.Name)
 	}
+	seen := map[string]int{}
 	for _, kv := range l.mapping(file.Docs[0].Body, "the file") {
 		key := l.key(kv)
+		switch line := kv.Key.GetToken().Position.Line; {
+		case seen[key] != 0:
+			l.faultf(kv.Key, "%s: given twice, the first time in line %d: give it once", key, seen[key])
+			continue
+		default:
+			seen[key] = line
+		}
 		switch {
 		case key == c.List.Name:
 			c.List.Clear()

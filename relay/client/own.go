@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,11 +18,50 @@ import (
 	"kindex/relay/normal"
 )
 
+// WhyRestarted is how a relay's reset begins whose reason is that the engine's
+// publisher began anew; all others are of the relay's or the subscriber's making.
+const WhyRestarted = "the engine's publisher restarted"
+
 // describe asks the relay how far it is. Any goroutine.
 func (c *Client) describe(ctx context.Context, conn *grpc.ClientConn) (*relayv1.DescribeResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.SilenceTimeout)
 	defer cancel()
 	return relayv1.NewRelayServiceClient(conn).Describe(ctx, &relayv1.DescribeRequest{Engine: c.cfg.Engine})
+}
+
+// presence notes which ranks the relay has. Where it has none of the wanted ones
+// they are asked for all the same, so that it says what is wrong.
+func (c *Client) presence(resp *relayv1.DescribeResponse) {
+	there := map[uint32]bool{}
+	c.st.RelayRanks = 0
+	if e := c.served(resp); e != nil {
+		for _, d := range e.GetRanks() {
+			there[d.GetRank()] = true
+		}
+		c.st.RelayRanks = len(e.GetRanks())
+	}
+	some := false
+	for _, n := range c.cfg.Ranks {
+		some = some || there[n]
+	}
+	for n, r := range c.ranks {
+		r.absent = ""
+		if some && !there[n] {
+			r.absent = fmt.Sprintf("the relay at %s has no rank %d of this engine: it has %d ranks", c.cfg.Address, n, len(there))
+			r.catching = false
+		}
+	}
+	c.publish(nil)
+}
+
+// present returns the wanted ranks that the server has, as far as is known.
+func (c *Client) present() (ranks []uint32) {
+	for _, n := range c.cfg.Ranks {
+		if c.ranks[n].absent == "" {
+			ranks = append(ranks, n)
+		}
+	}
+	return ranks
 }
 
 // aim notes how far the relay is, so that it is known when what it has now has come.
@@ -62,8 +102,8 @@ func (c *Client) served(resp *relayv1.DescribeResponse) (own *relayv1.Engine) {
 
 // ownRequest returns the subscription that goes on where the ranks are.
 func (c *Client) ownRequest() *relayv1.SubscribeRequest {
-	req := &relayv1.SubscribeRequest{Engine: c.cfg.Engine, Ranks: c.cfg.Ranks}
-	for _, n := range c.cfg.Ranks {
+	req := &relayv1.SubscribeRequest{Engine: c.cfg.Engine, Ranks: c.present()}
+	for _, n := range req.GetRanks() {
 		r := c.ranks[n]
 		if !r.has {
 			continue
@@ -80,7 +120,7 @@ func (c *Client) ownRequest() *relayv1.SubscribeRequest {
 // takeOwn takes one message. An error says why the stream cannot go on.
 func (c *Client) takeOwn(m *relayv1.SubscribeResponse, now time.Time) error {
 	r := c.ranks[m.GetRank()]
-	if r == nil {
+	if r == nil || r.absent != "" {
 		c.st.Ignored++
 		return nil
 	}
@@ -97,6 +137,9 @@ func (c *Client) takeOwn(m *relayv1.SubscribeResponse, now time.Time) error {
 	case *relayv1.SubscribeResponse_Snapshot:
 		err = c.ownChunk(r, m.GetEpoch(), body.Snapshot, now)
 	case *relayv1.SubscribeResponse_Reset_:
+		if strings.HasPrefix(body.Reset_.GetWhy(), WhyRestarted) {
+			r.st.restarts++
+		}
 		r.reset(m.GetEpoch(), oneLine(body.Reset_.GetWhy()))
 		r.life = m.GetEpoch()
 		r.target = target{known: true, any: body.Reset_.GetAny(), epoch: m.GetEpoch(), seq: body.Reset_.GetNewest()}

@@ -320,3 +320,35 @@ func TestOwnQuietAfterRestart(t *testing.T) {
 	lines, _, _, _ := recs[0].snapshot()
 	wantSteps(t, lines, "connected", "batch 0", "disconnected", "connected")
 }
+
+// TestOwnAbsentRanks: a rank that the relay has not is not asked for and told so;
+// the others are served, and how many there are is known.
+func TestOwnAbsentRanks(t *testing.T) {
+	f := startFake(t, &fake{
+		describe: &relayv1.DescribeResponse{Engines: []*relayv1.Engine{{Ranks: []*relayv1.Rank{{Epoch: 5}, {Rank: 1, Epoch: 5}}}}},
+		own: func(_ int, req *relayv1.SubscribeRequest, s grpc.ServerStream) error {
+			if !slices.Equal(req.GetRanks(), []uint32{1}) {
+				return status.Errorf(codes.InvalidArgument, "ranks %v", req.GetRanks())
+			}
+			m := ownBatch(5, 0, ownStore(1, 3, 0))
+			m.Rank = 1
+			r := ownReset(6, WhyRestarted+": it is another life", 0)
+			r.Rank = 1
+			other := ownReset(7, "the cursor is not of this record", 0)
+			other.Rank = 1
+			return hold(s, m, r, other)
+		},
+	})
+	c, recs := subscribe(t, f, Config{}, 1, 2)
+	recs[1].untilTold(t, "reset: the cursor")
+	lines := recs[2].untilTold(t, "disconnected: the relay at "+f.addr+" has no rank 2 of this engine: it has 2 ranks")
+	if told(lines, "connected") > 0 {
+		t.Errorf("rank 2 was told:\n%s", strings.Join(lines, "\n"))
+	}
+	if n := c.Status().RelayRanks; n != 2 {
+		t.Errorf("the relay has %d ranks, want 2", n)
+	}
+	if st := c.Rank(1); st.Restarts > 1 || c.Rank(2).Connected {
+		t.Errorf("rank 1 counts %d restarts, want 1 of 2 resets; rank 2 is connected: %v", st.Restarts, c.Rank(2).Connected)
+	}
+}

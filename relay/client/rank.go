@@ -19,6 +19,7 @@ type rank struct {
 	number uint32
 	h      Handler
 	load   LoadHandler // nil: nobody wants it
+	absent string      // why the server has no such rank; "": it has, or cannot be asked
 
 	blockSize  int // that is wanted, tokens; 0: any
 	mostBlocks int // of a snapshot

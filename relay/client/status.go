@@ -41,6 +41,7 @@ type Status struct {
 	Connections   uint64   // made
 	Errors        uint64   // streams that ended with one
 	Ignored       uint64   // messages of ranks that are not wanted
+	RelayRanks    int      // that the relay has of the engine; 0: it does not say
 	LastError     string   // why the last stream ended, or no connection is made
 }
 
@@ -97,10 +98,10 @@ type rankSeen struct {
 // seen returns a copy of what r has seen.
 func (r *rank) seen(connected bool) rankSeen {
 	s := rankSeen{
-		counts: r.st, connected: connected, standing: r.told,
+		counts: r.st, connected: connected && r.absent == "", standing: r.told,
 		has: r.has, seq: r.seq, epoch: r.epoch,
 	}
-	if !connected {
+	if !s.connected {
 		s.standing.Exact = false
 	}
 	for i, reason := range normal.Reasons {

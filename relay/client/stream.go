@@ -52,6 +52,7 @@ func (c *Client) subscribe(ctx context.Context, conn *grpc.ClientConn) error {
 	c.forgetAgain()
 	c.st.Subscriptions++
 	for _, r := range c.ranks {
+		r.absent = ""
 		r.begin(c.now())
 	}
 	f, err := c.open(ctx, conn)
@@ -71,6 +72,7 @@ func (c *Client) open(ctx context.Context, conn *grpc.ClientConn) (*feed, error)
 		if err != nil {
 			return nil, err
 		}
+		c.presence(resp)
 		c.aim(resp)
 		method, req = relayv1.RelayService_Subscribe_FullMethodName, c.ownRequest()
 		f.next = func() (func(time.Time) error, error) {
@@ -185,7 +187,11 @@ func (c *Client) connected() {
 	}
 	c.st.Connected, c.lastWhy, c.st.LastError = true, "", ""
 	for _, n := range c.cfg.Ranks {
-		c.ranks[n].connected(c.contract)
+		if r := c.ranks[n]; r.absent != "" {
+			r.h.Disconnected(r.absent)
+		} else {
+			r.connected(c.contract)
+		}
 	}
 	c.publish(nil)
 }
