@@ -33,7 +33,7 @@ const usageHead = `indexsrv answers which engine holds how much of a prompt in i
 the engines' own event streams, over HTTP.
 
 usage: indexsrv [flags]
-       indexsrv --worker 1=tcp://host:5557,replay=tcp://host:5558,model=m,block=16
+       indexsrv --worker 1=tcp://host:5557,replay=tcp://host:5657,model=m,block=16
 
   --config FILE
         YAML file; its keys are the flags' names, flags overrule it
@@ -58,7 +58,7 @@ once with 1), 1 when the host cannot run, 2 when flags or file are wrong.
 const sampleWorkers = `
 # engines registered at start: as --worker takes them, or with /register's names
 worker: []
-# - 1=tcp://host:5557,replay=tcp://host:5558,model=m,block=16
+# - 1=tcp://host:5557,replay=tcp://host:5657,model=m,block=16
 # - 3=relay-host:9400,source=relay,model=m,block=16,dp_size=2
 # - {instance_id: 2, endpoint: "tcp://host2:5557", model_name: m, block_size: 16}
 `

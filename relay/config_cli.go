@@ -33,7 +33,7 @@ const usageHead = `relay reads the event sockets of inference engines and serves
 over gRPC, so that no subscriber loses anything: history, snapshots, repaired
 gaps, load.
 
-usage: relay --engine vllm=tcp://127.0.0.1:5557,replay=tcp://127.0.0.1:5558
+usage: relay --engine vllm=tcp://127.0.0.1:5557,replay=tcp://127.0.0.1:5657
        relay --engine sglang=tcp://h:5557,replay=tcp://h:5657,ranks=4,metrics=http://h:30000,grpc=h:30001
        relay --config relay.yaml
 
@@ -69,6 +69,6 @@ once with 1), 1 when the relay cannot run, 2 when flags or files are wrong.
 const sampleEngines = `
 # engines to read: as --engine takes them, or with the same names as keys
 engine: []
-# - vllm=tcp://127.0.0.1:5557,replay=tcp://127.0.0.1:5558
+# - vllm=tcp://127.0.0.1:5557,replay=tcp://127.0.0.1:5657
 # - {sglang: "tcp://h:5557", replay: "tcp://h:5657", ranks: 4, metrics: "http://h:30000", name: w1}
 `

@@ -5,6 +5,7 @@
 package relay
 
 import (
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -145,6 +146,19 @@ func (r *reader) judge() verdict {
 	return bad
 }
 
+// badCursor says why the cursor is no good. The rank is locked.
+func (r *reader) badCursor() string {
+	rank, seq := r.rank, r.cursor.Sequence
+	h := &rank.hist
+	switch {
+	case r.cursor.Epoch == rank.epoch && h.len() > 0 && seq < h.at(h.from).from:
+		return fmt.Sprintf("the cursor, batch %d, is below the history (%s)", seq, rank.oldest())
+	case r.cursor.Epoch == rank.epoch && (!rank.has || seq > rank.last):
+		return fmt.Sprintf("the cursor, batch %d, is beyond the newest (%s)", seq, rank.newest())
+	}
+	return "the cursor is not of this record: of another life, or with another check"
+}
+
 // step fills s.item with the next thing of r, and returns whether there is any.
 func (s *Subscription) step(r *reader) (bool, error) {
 	for {
@@ -170,8 +184,9 @@ func (s *Subscription) stepLocked(r *reader) (told, chunk bool, err error) {
 		case unknown:
 			return s.standing(r), false, nil
 		case bad:
+			why := r.badCursor()
 			r.begin()
-			return s.reset(r, "the cursor is not of this record"), false, nil
+			return s.reset(r, why), false, nil
 		case good:
 		}
 	}

@@ -164,10 +164,11 @@ func ownRequest(req *relayv1.SubscribeRequest, ranks int) (SubscribeRequest, err
 		if int64(r) >= int64(ranks) {
 			return want, status.Errorf(codes.InvalidArgument, "ranks: %d, the engine has ranks 0 to %d", r, ranks-1)
 		}
-		if !seen[r] {
-			seen[r] = true
-			want.Ranks = append(want.Ranks, int(r))
+		if seen[r] {
+			return want, status.Errorf(codes.InvalidArgument, "ranks: rank %d is given twice", r)
 		}
+		seen[r] = true
+		want.Ranks = append(want.Ranks, int(r))
 	}
 	return want, nil
 }

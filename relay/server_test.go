@@ -258,6 +258,7 @@ func TestOwnRefusals(t *testing.T) {
 		{&relayv1.SubscribeRequest{Ranks: []uint32{0, 1, 4294967295}}, codes.InvalidArgument, "ranks: 3 of them"},
 		{&relayv1.SubscribeRequest{Cursors: []*relayv1.Cursor{{Rank: 7}}}, codes.InvalidArgument, "ranks 0 to 1"},
 		{&relayv1.SubscribeRequest{Cursors: []*relayv1.Cursor{{Rank: 1}, {Rank: 1}}}, codes.InvalidArgument, "twice"},
+		{&relayv1.SubscribeRequest{Ranks: []uint32{1, 1}}, codes.InvalidArgument, "ranks: rank 1 is given twice"},
 		{&relayv1.SubscribeRequest{Cursors: make([]*relayv1.Cursor, 3)}, codes.InvalidArgument, "cursors: 3 of them"},
 	} {
 		s, err := client.Subscribe(testContext(t), c.req)

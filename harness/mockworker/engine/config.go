@@ -142,6 +142,25 @@ func newest(engine string) string {
 	return since
 }
 
+// changes returns the releases of engine in which its batches changed.
+func changes(engine string) (all []string) {
+	for _, l := range wire.Layouts() {
+		if l.Engine == engine {
+			all = append(all, l.Since)
+		}
+	}
+	return all
+}
+
+// releases returns the major numbers of engine's known releases.
+func releases(engine string) (majors []string) {
+	for _, since := range changes(engine) {
+		major, _, _ := strings.Cut(since, ".")
+		majors = append(majors, major)
+	}
+	return majors
+}
+
 // Validate returns the first fault, naming the flag.
 func (c *Config) Validate() error {
 	if c.Engine != VLLM && c.Engine != SGLang {
@@ -183,6 +202,9 @@ func (c *Config) Validate() error {
 	}
 	if a, err := enginehash.Parse(c.Hash); err != nil || a == enginehash.SGLang {
 		return fmt.Errorf("--hash %q: must be one of %v", c.Hash, enginehash.VLLM())
+	}
+	if major, _, _ := strings.Cut(strings.TrimPrefix(c.Version, "v"), "."); !slices.Contains(releases(c.Engine), major) {
+		return fmt.Errorf("--version %.100q: no such release of %s is known: batches changed with %s", c.Version, c.Engine, strings.Join(changes(c.Engine), ", "))
 	}
 	if _, err := wire.LayoutFor(c.Engine, c.Version); err != nil {
 		return fmt.Errorf("--version: %w", err)
