@@ -191,7 +191,11 @@ func (f *Feed) drain(now time.Time) {
 func (f *Feed) lose(to uint64, why string) {
 	from := f.next()
 	f.counts.lost += to - from + 1
-	f.faults.Raise(faultLost, "batches %d to %d lost: %s", from, to, why)
+	if f.faults.Has(faultForeign) { // which says why
+		f.faults.set |= faultLost
+	} else {
+		f.faults.Raise(faultLost, "batches %d to %d lost: %s", from, to, why)
+	}
 	f.sink.Lost(from, to, why)
 	f.history.skip(to + 1)
 	f.has, f.last = true, to

@@ -4,7 +4,10 @@
 
 package feed
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // anchor is what came live, and was admitted, since the connection was made. A
 // publisher does not change under a connection that stands, so that an answer that
@@ -47,4 +50,43 @@ func (f *Feed) lacking(seq uint64) {
 		what = "has only older batches"
 	}
 	f.faults.reason = fmt.Sprintf("the replay at %s %s though batch %d came live", f.cfg.ReplayEndpoint, what, seq)
+}
+
+// beyond reports whether a replayed batch is further than live has come, in an
+// answer that has not shown yet that it is the same publisher's.
+func (f *Feed) beyond(seq uint64) bool {
+	heard := f.anchor.any || !f.has && f.seen > 0
+	return heard && !f.repair.proved && f.repair.least > f.seen && seq >= f.seen && len(f.suspects.batches) == 0
+}
+
+// proven notes that the answer under way is the publisher's own.
+func (f *Feed) proven() {
+	f.repair.proved = true
+	f.faults.set &^= faultForeign
+}
+
+// letBeyondGo lets go of what an answer that ends unproven has brought beyond what
+// came live: it may be another engine's, and if it is not it will come live, or be
+// shown by what does. It reports whether the publisher is to be asked once more first.
+func (f *Feed) letBeyondGo(now time.Time) bool {
+	r := &f.repair
+	gone := false
+	for seq, b := range f.held {
+		if b.replayed && f.beyond(seq) {
+			f.unhold(seq)
+			gone = true
+		}
+	}
+	if !gone {
+		return false
+	}
+	if r.tries++; r.tries < max(f.limits.ReplayTries, f.limits.AbsenceTries) {
+		r.notBefore = now.Add(f.delay())
+		if r.confirmAt.IsZero() {
+			r.confirmAt, r.heardAt = r.notBefore, time.Time{}
+		}
+		return true
+	}
+	f.faults.Raise(faultForeign, "the replay at %s begins at %d while live from %s is at %d: it may be another engine's", f.cfg.ReplayEndpoint, r.least, f.cfg.Endpoint, f.seen-1)
+	return false
 }

@@ -100,3 +100,77 @@ func TestReplayContradictsLive(t *testing.T) {
 		f.wantState(StateDegraded)
 	})
 }
+
+// Another engine's replay socket, whose numbers are far ahead, is not believed, and
+// not asked for every batch.
+func TestReplayOfAnotherEngine(t *testing.T) {
+	each(t, func(t *testing.T, relay bool) {
+		f, p := joined(t, relay, 5)
+		asked := 0
+		foreign := func(id, start uint64) {
+			asked++
+			for seq := uint64(5000); seq < 5020; seq++ {
+				f.ReplayBatch(id, seq, payload(storeOf(0, seq)), f.now)
+			}
+		}
+		for seq := uint64(6); seq < 60; seq++ {
+			f.Live(seq, p[seq], f.now)
+			f.answerAll(1, foreign)
+		}
+		f.answerAll(40, foreign)
+		f.wantNoRestart()
+		f.wantState(StateDegraded)
+		if st := f.Status(); st.LastSeq != 59 || st.Lost != 1 || len(f.sink.held()) != 59 || !contains(st.LastError, "another engine's") {
+			t.Errorf("got %s, %d blocks; want 1 lost, at 59, 59 blocks and why", statusLine(st), len(f.sink.held()))
+		}
+		if asked > 40 {
+			t.Errorf("asked %d times", asked)
+		}
+	})
+}
+
+// One payload that cannot be read, under a passed number or behind what is missing,
+// costs nothing.
+func TestReplayGarbled(t *testing.T) {
+	each(t, func(t *testing.T, relay bool) {
+		f, p := joined(t, relay, 5)
+		f.Disconnected("test", f.now)
+		f.Connected(f.now)
+		f.answerAll(30, func(id, _ uint64) {
+			f.ReplayBatch(id, 3, []byte("?"), f.now)
+			f.ReplayBatch(id, 35, []byte("?"), f.now)
+		})
+		f.wantNoRestart()
+		f.want(1, 2, 3, 4, 5)
+		f.Live(5, p[5], f.now)
+		f.Live(7, p[7], f.now)
+		f.answerAll(30, func(id, start uint64) {
+			f.ReplayBatch(id, 35, []byte("?"), f.now)
+			for seq := start; seq < 8; seq++ {
+				f.ReplayBatch(id, seq, p[seq], f.now)
+			}
+		})
+		f.wantNoRestart()
+		f.want(1, 2, 3, 4, 5, 6, 7, 8)
+	})
+}
+
+// An answer out of order is taken by number.
+func TestReplayShuffled(t *testing.T) {
+	each(t, func(t *testing.T, relay bool) {
+		f, p := joined(t, relay, 5)
+		f.Live(9, p[9], f.now)
+		f.answerAll(30, func(id, start uint64) {
+			for _, seq := range []uint64{8, 5, 9, 4, 7, 6} {
+				if seq >= start {
+					f.ReplayBatch(id, seq, p[seq], f.now)
+				}
+			}
+		})
+		f.want(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+		f.wantState(StateActive)
+		if st := f.Status(); st.Lost != 0 {
+			t.Errorf("got %s; want none lost", statusLine(st))
+		}
+	})
+}

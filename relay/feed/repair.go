@@ -40,6 +40,8 @@ type repair struct {
 	verifying bool   // the last admitted batch must be in the answer
 	sure      uint64 // that batch's number
 	resyncing bool   // the answer is to replace the content as a whole
+	proved    bool   // it has brought a batch that was admitted, or has come live
+	garbled   bool   // something in it cannot be read
 	foreign   bool   // it has contradicted what came live: no more of it is taken
 	got       bool   // anything came
 	least     uint64
@@ -52,7 +54,7 @@ type repair struct {
 	tries     int       // fruitless requests for what is missing now
 	above     int       // answers that began above aboveAt while that was missing
 	aboveAt   uint64    // the number
-	aboveFrom uint64    // the least number that they began with
+	aboveFrom uint64    // the least number that they had
 	answered  bool      // while unverified: an answer came, and proved nothing
 	fromZero  bool      // the next request asks for everything, to learn whether the publisher is another one
 	askedAll  bool      // and such an answer lacked the last admitted batch, too
@@ -141,6 +143,11 @@ func (f *Feed) stageReplay(id, seq uint64, payload []byte, now time.Time) bool {
 	if id == 0 || id != r.id || r.foreign {
 		return false
 	}
+	if !r.resyncing && seq > f.next() && !f.sink.Decodable(payload) {
+		f.counts.malformed++
+		r.garbled = true // it says nothing, not even where the answer begins
+		return false
+	}
 	first := !r.got
 	if !first && seq <= r.most {
 		if f.answered(seq, payload) {
@@ -170,10 +177,14 @@ func (f *Feed) stageReplay(id, seq uint64, payload []byte, now time.Time) bool {
 		f.repeated(seq, payload, now)
 	case f.holds(seq) && !f.agrees(seq, payload):
 	case r.unverified:
-		f.keep(seq, payload) // until it is known whose life this is
+		f.keep(seq, payload, now) // until it is known whose life this is
 	default:
 		if first {
-			f.begins(seq, now)
+			f.begins(seq)
+		}
+		if f.beyond(seq) {
+			f.keep(seq, payload, now)
+			return false
 		}
 		return f.fill(seq, payload, now)
 	}
@@ -202,9 +213,9 @@ func (f *Feed) missing(seq uint64) bool {
 }
 
 // begins takes the number that an answer begins with. One above what is missing
-// means that the publisher has no older ones, once it is believed; what earlier
-// answers brought is held.
-func (f *Feed) begins(seq uint64, now time.Time) {
+// means that the publisher has no older ones, unless they only come later; what the
+// answer brings is held until its end.
+func (f *Feed) begins(seq uint64) {
 	r := &f.repair
 	if seq <= f.next() {
 		return
@@ -212,18 +223,25 @@ func (f *Feed) begins(seq uint64, now time.Time) {
 	if r.above == 0 || r.aboveAt != f.next() {
 		r.above, r.aboveAt, r.aboveFrom = 0, f.next(), seq
 	}
-	r.aboveFrom = min(r.aboveFrom, seq)
-	if r.above++; r.above < f.limits.AbsenceTries {
-		r.short = true
+	r.above++
+	r.short = true // and its least number counts at its end
+}
+
+// concludeShort believes that the publisher does not have what is missing below
+// what is held, once enough answers in a row began above it.
+func (f *Feed) concludeShort(now time.Time) {
+	r := &f.repair
+	if !r.short || r.above < f.limits.AbsenceTries {
 		return
 	}
-	from := r.aboveFrom
+	from := min(r.aboveFrom, r.least)
 	for held := range f.held {
-		if held > f.next() {
-			from = min(from, held)
-		}
+		from = min(from, held)
 	}
-	r.hopeless, r.progress, r.above = true, true, 0
+	if r.short, r.above = false, 0; from <= f.next() || f.beyond(from) {
+		return
+	}
+	r.hopeless, r.progress = true, true
 	f.lose(from-1, fmt.Sprintf("the replay begins at %d", from))
 	f.drain(now)
 }
@@ -259,7 +277,13 @@ func (f *Feed) unproven(now time.Time) bool {
 // bytes mean that what is held, or what was admitted, is of an older life.
 func (f *Feed) agrees(seq uint64, payload []byte) bool {
 	b := f.held[seq]
-	if digest(b.payload) == digest(payload) || !f.sink.Decodable(payload) {
+	if digest(b.payload) == digest(payload) {
+		if !b.replayed {
+			f.proven()
+		}
+		return true
+	}
+	if !f.sink.Decodable(payload) {
 		return true
 	}
 	if f.anchor.any && !b.replayed && len(f.suspects.batches) == 0 {
@@ -275,6 +299,7 @@ func (f *Feed) repeated(seq uint64, payload []byte, now time.Time) {
 	known := f.history.get(seq)
 	switch {
 	case known == digest(payload):
+		f.proven()
 		if f.repair.unverified {
 			f.repair.unverified = false
 			f.clearSuspects()
@@ -305,17 +330,24 @@ func (f *Feed) fill(seq uint64, payload []byte, now time.Time) bool {
 	}
 	// A hole in the answer, which will be asked for again. What lies behind it
 	// waits like what came live.
-	f.keep(seq, payload)
+	f.keep(seq, payload, now)
 	return false
 }
 
 // keep holds a replayed batch, if there is room: half of it is for what comes live.
-func (f *Feed) keep(seq uint64, payload []byte) {
+func (f *Feed) keep(seq uint64, payload []byte, now time.Time) {
 	switch {
 	case f.holds(seq) || !f.sink.Decodable(payload):
 	case len(f.held) < f.limits.HeldBatches/2 && f.heldLen+len(payload) <= f.limits.HeldBytes/2:
 		f.hold(seq, payload, true)
 	default:
+		if !f.repair.unverified && !f.beyond(seq) {
+			f.concludeShort(now)
+		}
+		if seq == f.next() && f.admit(seq, payload, true, now) {
+			f.counts.recovered++
+			return
+		}
 		f.repair.more = true
 	}
 }
@@ -353,6 +385,13 @@ func (f *Feed) ReplayEnd(id uint64, now time.Time) {
 	if r.unverified && r.got && !f.unproven(now) {
 		return
 	}
+	if r.short {
+		r.aboveFrom = min(r.aboveFrom, r.least)
+	}
+	if f.letBeyondGo(now) {
+		return
+	}
+	f.concludeShort(now)
 	r.wantJoin, r.unverified = r.short && len(f.held) == 0, false
 	if r.joining && !r.short {
 		f.faults.set &^= faultUnverified
@@ -388,6 +427,13 @@ func (f *Feed) unknown(now time.Time) {
 		return
 	}
 	r.askedAll = r.askedAll || r.start == 0
+	if r.garbled {
+		// What cannot be read may have been just that batch.
+		if !r.unverified || f.unproven(now) {
+			f.settled(now)
+		}
+		return
+	}
 	if r.absent++; r.absent >= tries && !r.askedAll && len(f.suspects.batches) == 0 {
 		// Its numbers alone may be too few for what was asked.
 		r.fromZero, r.absent = true, tries-1
