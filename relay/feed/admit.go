@@ -86,6 +86,9 @@ func (f *Feed) past(seq uint64, payload []byte, now time.Time) {
 		f.counts.malformed++
 	case known == 0 && f.suspicious(seq):
 		f.suspect(seq, payload, now)
+	case known != 0 && seq > 1 && !f.anchored(seq):
+		f.restartAnswered(now) // of what answers brought, or an older life
+		f.Live(seq, payload, now)
 	default:
 		f.restart()
 		f.Live(seq, payload, now)
@@ -160,6 +163,7 @@ func (f *Feed) holds(seq uint64) bool {
 func (f *Feed) hold(seq uint64, payload []byte, replayed bool) {
 	if !f.holds(seq) {
 		f.held[seq] = heldBatch{payload, replayed}
+		f.anchor.heard = f.anchor.heard || !replayed
 		f.heldLen += len(payload)
 	}
 }
@@ -256,6 +260,20 @@ func (f *Feed) restart() {
 	f.forget(ForgetRestart)
 	f.repair.restart(f.canReplay())
 	f.faults.Heal()
+}
+
+// restartAnswered is restart where an answer says that there was one, or brought what
+// turns out to be wrong. One such is as good as any other; each further one through
+// the same connection puts off what is asked next, so that answers that contradict
+// each other, or what comes live, are not run after.
+func (f *Feed) restartAnswered(now time.Time) {
+	f.restart()
+	r := &f.repair
+	r.notBefore = now
+	if r.flips > 0 {
+		r.notBefore = now.Add(min(f.limits.RetryDelay<<min(r.flips, 16), maxRetryDelay))
+	}
+	r.flips++
 }
 
 // forget empties the content and takes the cursor back to before the first batch.

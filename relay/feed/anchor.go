@@ -14,7 +14,8 @@ import (
 // knows other batches, or none, is not its own: a replay socket that keeps nothing,
 // or another engine's.
 type anchor struct {
-	any      bool
+	heard    bool   // something came live
+	any      bool   // and was admitted
 	shared   bool   // publishers came to us while others were there: they may mix
 	from, to uint64 // numbers, inclusive
 }
@@ -55,8 +56,7 @@ func (f *Feed) lacking(seq uint64) {
 // beyond reports whether a replayed batch is further than live has come, in an
 // answer that has not shown yet that it is the same publisher's.
 func (f *Feed) beyond(seq uint64) bool {
-	heard := f.anchor.any || !f.has && f.seen > 0
-	return heard && !f.repair.proved && f.repair.least > f.seen && seq >= f.seen && len(f.suspects.batches) == 0
+	return (f.anchor.any || f.anchor.heard) && !f.repair.proved && f.repair.least > f.seen && seq >= f.seen && len(f.suspects.batches) == 0
 }
 
 // proven notes that the answer under way is the publisher's own.

@@ -2,7 +2,10 @@
 
 package feed
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // joined returns a feed with the limits of an index, or of a relay, that has heard
 // the first n batches live, and those batches.
@@ -171,6 +174,35 @@ func TestReplayShuffled(t *testing.T) {
 		f.wantState(StateActive)
 		if st := f.Status(); st.Lost != 0 {
 			t.Errorf("got %s; want none lost", statusLine(st))
+		}
+	})
+}
+
+// Answers that contradict what comes live, again and again, are not run after.
+func TestRestartsBackOff(t *testing.T) {
+	each(t, func(t *testing.T, relay bool) {
+		f := newFeedTest(t, true, func(c *Config) {
+			if relay {
+				c.Limits = c.Limits.Thorough()
+			}
+		}).connect()
+		end := f.now.Add(15 * time.Second)
+		for seq := uint64(30); f.now.Before(end); seq++ {
+			for range 50 {
+				req, ask, _ := f.Next(f.now)
+				if !ask {
+					break
+				}
+				for q := req.Start; q < seq+10; q++ { // never the same twice
+					f.ReplayBatch(req.ID, q, payload(storeOf(0, q+1_000*req.ID)), f.now)
+				}
+				f.ReplayEnd(req.ID, f.now)
+			}
+			f.live(seq, storeOf(0, seq))
+			f.now = f.now.Add(5 * time.Millisecond)
+		}
+		if st := f.Status(); st.Restarts > 30 {
+			t.Errorf("got %s; want few restarts", statusLine(st))
 		}
 	})
 }

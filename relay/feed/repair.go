@@ -65,12 +65,13 @@ type repair struct {
 	notBefore time.Time // of the next request
 	deaf      bool      // the last repair ended without an answer
 	hopeless  bool      // no replay can begin at 0 in this epoch
+	flips     int       // restarts since connecting that answers took part in
 	strayed   bool      // what is held was held against the answers in this epoch
 }
 
 // restart forgets what belongs to one life of the publisher.
 func (r *repair) restart(canReplay bool) {
-	*r = repair{issued: r.issued, deaf: r.deaf, wantJoin: canReplay}
+	*r = repair{issued: r.issued, deaf: r.deaf, flips: r.flips, wantJoin: canReplay}
 }
 
 // cancel forgets the request under way: what still comes of it is ignored.
@@ -89,6 +90,7 @@ func (f *Feed) Connected(now time.Time) {
 	f.anchor = anchor{shared: f.connected}
 	f.connected, f.ever, f.failed, f.since, f.why = true, true, false, time.Time{}, ""
 	r := &f.repair
+	r.flips = 0
 	if f.canReplay() {
 		r.confirmAt, r.heardAt = now.Add(f.limits.ConfirmDelay), time.Time{}
 		r.notBefore = now
@@ -175,7 +177,7 @@ func (f *Feed) stageReplay(id, seq uint64, payload []byte, now time.Time) bool {
 		f.collect(seq, payload, first, now)
 	case f.has && seq <= f.last:
 		f.repeated(seq, payload, now)
-	case f.holds(seq) && !f.agrees(seq, payload):
+	case f.holds(seq) && !f.agrees(seq, payload, now):
 	case r.unverified:
 		f.keep(seq, payload, now) // until it is known whose life this is
 	default:
@@ -275,7 +277,7 @@ func (f *Feed) unproven(now time.Time) bool {
 
 // agrees checks a replayed batch against a held one of the same number: other
 // bytes mean that what is held, or what was admitted, is of an older life.
-func (f *Feed) agrees(seq uint64, payload []byte) bool {
+func (f *Feed) agrees(seq uint64, payload []byte, now time.Time) bool {
 	b := f.held[seq]
 	if digest(b.payload) == digest(payload) {
 		if !b.replayed {
@@ -290,7 +292,7 @@ func (f *Feed) agrees(seq uint64, payload []byte) bool {
 		f.contradicted(seq)
 		return false
 	}
-	f.restart()
+	f.restartAnswered(now)
 	return false
 }
 
@@ -310,7 +312,7 @@ func (f *Feed) repeated(seq uint64, payload []byte, now time.Time) {
 			f.contradicted(seq)
 			return
 		}
-		f.restart()
+		f.restartAnswered(now)
 	}
 }
 
@@ -445,8 +447,7 @@ func (f *Feed) unknown(now time.Time) {
 		}
 		return
 	}
-	f.restart()
-	r.notBefore = now
+	f.restartAnswered(now)
 }
 
 // fruitless takes a whole answer that brought nothing of what is missing.

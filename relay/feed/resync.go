@@ -20,7 +20,7 @@ func (f *Feed) collect(seq uint64, payload []byte, first bool, now time.Time) {
 			f.noResync(now)
 			return
 		}
-		f.restart()
+		f.restartAnswered(now)
 		return
 	}
 	switch {
@@ -75,8 +75,7 @@ func (f *Feed) resync(now time.Time) {
 			return
 		}
 		r.cancel()
-		f.restart()
-		r.notBefore = now
+		f.restartAnswered(now)
 		return
 	}
 	for _, payload := range whole {
