@@ -24,6 +24,8 @@ const (
 	leastDrift   = 12 // windows: a quarter is three
 	memoryFactor = 1.15
 	memoryMore   = 16e6 // bytes, beside the factor
+	liveFactor   = 1.5 // of what the index counts as its own, which engines that begin anew empty
+	liveMore     = 256e3
 	timeFactor   = 2.0
 	timeMore     = 2.0  // ms
 	hitLess      = 0.02 // of hit/oracle
@@ -123,7 +125,9 @@ func drifts(windows []Window) []Drift {
 			out = append(out, driftOf("resident bytes of "+name, of(run, func(w *Window) float64 { return float64(w.RSS[name]) }), bigger))
 		}
 	}
-	return append(out, driftOf("index bytes", of(run, func(w *Window) float64 { return w.Bytes["steady"] }), bigger))
+	return append(out, driftOf("index bytes", of(run, func(w *Window) float64 { return w.Bytes["steady"] }), func(first float64) float64 {
+		return liveFactor*first + liveMore
+	}))
 }
 
 // driftOf judges one figure: allowed is how far its last quarter may be from the first.
