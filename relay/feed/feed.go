@@ -167,7 +167,8 @@ type Feed struct {
 	// The connection.
 	connected bool
 	ever      bool      // connected at least once
-	failed    bool      // not connected for too long
+	failed    bool      // not connected for too long, or unbound
+	unbound   bool      // the live endpoint cannot be bound
 	since     time.Time // not connected since then; zero: not known yet
 	why       string    // why there is no connection
 	telling   time.Time // until then the publisher may not know of the subscription; zero: it does
@@ -264,6 +265,9 @@ func (f *Feed) lastError() string {
 	case StatePending:
 		return f.why
 	case StateFailed:
+		if f.unbound {
+			return f.why
+		}
 		return fmt.Sprintf("no connection to %s for %v: %s", f.cfg.Endpoint, f.limits.ConnectPeriod, orUnknown(f.why))
 	case StateDegraded:
 	}

@@ -88,6 +88,7 @@ func (f *Feed) repairing() bool {
 func (f *Feed) Connected(now time.Time) {
 	again := f.ever
 	f.anchor = anchor{shared: f.connected}
+	f.unbound = false
 	f.connected, f.ever, f.failed, f.since, f.why = true, true, false, time.Time{}, ""
 	r := &f.repair
 	r.flips = 0
@@ -126,8 +127,18 @@ func (f *Feed) Disconnected(why string, now time.Time) {
 	if f.connected || f.since.IsZero() {
 		f.since = now
 	}
+	if f.unbound {
+		f.unbound, f.failed, f.since = false, false, now
+	}
 	f.connected, f.why = false, why
 	f.anchor = anchor{}
+}
+
+// Unbound tells that the live endpoint, which is ours to bind, cannot be bound, and
+// why: the stream has failed, until Connected or Disconnected.
+func (f *Feed) Unbound(why string, now time.Time) {
+	f.Disconnected(why, now)
+	f.unbound, f.failed = true, true
 }
 
 // ReplayBatch takes one batch of the answer to request id, as [Feed.Live] does.

@@ -117,6 +117,13 @@ func (s *Stream) Disconnected(why string, now time.Time) {
 	s.feed.Disconnected(why, now)
 }
 
+// Unbound passes on that the live endpoint cannot be bound, and why.
+func (s *Stream) Unbound(why string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.feed.Unbound(why, now)
+}
+
 // Live passes on messages in the order they came; now is when they were received.
 func (s *Stream) Live(msgs []Message, now time.Time) {
 	s.burst.Replay, s.burst.Messages, s.burst.Received = 0, msgs, now

@@ -3,6 +3,7 @@
 package feed
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -18,6 +19,7 @@ const rejoinDelay = time.Second
 // address, but not after a peer that broke the protocol: that ends its session.
 func (t *zmqTap) keepAddress() {
 	defer t.wg.Done()
+	unbound := false
 	for probe := false; ; probe = true {
 		delay := t.z.opts.ProbePeriod
 		if !probe {
@@ -28,6 +30,13 @@ func (t *zmqTap) keepAddress() {
 			err = t.join(&addr, probe)
 		}
 		switch {
+		case err != nil && t.live.bind:
+			// Nobody can reach us until this is mended, by somebody who must know.
+			unbound, delay = true, min(delay, rejoinDelay)
+			t.unboundFor(err)
+			err = nil
+		case unbound:
+			unbound, err = false, errNobody
 		case err != nil:
 			delay = min(delay, rejoinDelay)
 		case probe && !t.live.bind && !t.isConnected():
@@ -81,6 +90,21 @@ func (t *zmqTap) unconnected(err error) {
 	}
 	now := time.Now()
 	t.s.Disconnected(err.Error(), now)
+	t.next(now)
+}
+
+// errNobody is why a bound endpoint has no connection.
+var errNobody = errors.New("no engine has connected yet")
+
+// unboundFor tells the stream that its endpoint cannot be bound.
+func (t *zmqTap) unboundFor(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return
+	}
+	now := time.Now()
+	t.s.Unbound(err.Error(), now)
 	t.next(now)
 }
 

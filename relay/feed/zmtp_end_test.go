@@ -193,3 +193,42 @@ func TestEndsInHandshake(t *testing.T) {
 		t.Errorf("the end behind the handshake: %v", err)
 	}
 }
+
+// A port that somebody else has is told at once, and taken once it is free.
+func TestPortTaken(t *testing.T) {
+	ln, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := NewZMQ(ZMQOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan string, 16)
+	stream, err := Open(src, Config{Endpoint: "tcp://*:" + port}, &sums{news: make(chan struct{}, 1)}, Hooks{
+		Changed: func(_, now State, why string) { told <- fmt.Sprintf("%v: %s", now, why) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := <-told; !contains(got, "failed: binding") || !contains(got, "in use") {
+		t.Errorf("told %q, want failed and why", got)
+	}
+	if st := stream.Status(); st.State != StateFailed || !contains(st.LastError, "in use") {
+		t.Errorf("got %s; want failed, and why", statusLine(st))
+	}
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-told; !contains(got, "pending: "+errNobody.Error()) {
+		t.Errorf("told %q, want pending and why", got)
+	}
+	stream.Close()
+	if err := src.Close(); err != nil {
+		t.Error(err)
+	}
+}
