@@ -24,7 +24,7 @@ const (
 	leastDrift   = 12 // windows: a quarter is three
 	memoryFactor = 1.15
 	memoryMore   = 16e6 // bytes, beside the factor
-	liveFactor   = 1.5 // of what the index counts as its own, which engines that begin anew empty
+	liveFactor   = 1.5  // of what the index counts as its own, which engines that begin anew empty
 	liveMore     = 256e3
 	timeFactor   = 2.0
 	timeMore     = 2.0  // ms
