@@ -28,12 +28,21 @@ type holding struct {
 // content is all that a worker holds, in copies.
 type content map[holding]int
 
-// truthContent is what a mock engine says that it holds.
+// truthContent is what a mock engine says that it holds in the main group of its
+// caches: an index knows no other.
 func truthContent(truth []engine.Truth) content {
+	main := 0
+	for _, rank := range truth {
+		for _, b := range rank.Blocks {
+			main = max(main, b.Group)
+		}
+	}
 	out := content{}
 	for _, rank := range truth {
 		for _, b := range rank.Blocks {
-			out[holding{rank.Rank, b.Engine, b.Position, "device"}] = b.Copies
+			if b.Group == main {
+				out[holding{rank.Rank, b.Engine, b.Position, b.Tier}] = b.Copies
+			}
 		}
 	}
 	return out

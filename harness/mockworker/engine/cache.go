@@ -69,6 +69,7 @@ type sequence struct {
 
 	windows []part // of the window groups
 	prompt  int    // tokens of it; window groups alone care
+	session string // told with what it stores
 	shared  int    // tokens that others have in common and window groups had lost; 0: none
 }
 
@@ -233,9 +234,9 @@ func (c *Cache) stored(s *sequence, first, past int) {
 	place := Root(seed)
 	var parent *kv.EngineHash
 	if first > 0 {
-		above := c.told[s.names[first-1]] // cached: s uses it
-		e.Parent, e.HasParent = above.engine, true
-		parent, place = &above.engine, above.position
+		before := c.told[s.names[first-1]] // cached: s uses it
+		e.Parent, e.HasParent = before.engine, true
+		parent, place = &before.engine, before.position
 	}
 	for i := first; i < past; i++ {
 		d := s.names[i]
@@ -243,18 +244,27 @@ func (c *Cache) stored(s *sequence, first, past int) {
 		r := c.told[d]
 		if r == nil {
 			content := kv.HashBlock(seed, tokens, nil)
-			r = &entry{engine: c.hash.fold(d), parent: parent, content: content, position: place.Below(content), tokens: tokens}
+			r = &entry{engine: c.hash.fold(d, s.of), parent: parent, content: content, position: place.Below(content), tokens: tokens}
 			c.told[d] = r
 		}
 		e.Hashes[i-first] = r.engine
 		parent, place = &r.engine, r.position
 	}
 	c.hash.annotate(&e, first == 0, s.of)
-	e.Group = c.main()
+	e.Group, e.SessionID = c.main(), s.session
+	c.hash.spell(&e, s.names[first:past], above(s.names, first))
 	c.events = append(c.events, e)
 	if c.host != nil {
 		c.host.due(s.names[first:past], e)
 	}
+}
+
+// above returns the name before the i-th; nil for the first.
+func above(names []digest, i int) *digest {
+	if i == 0 {
+		return nil
+	}
+	return &names[i-1]
 }
 
 // main returns the number of the group that has every block.
@@ -263,9 +273,10 @@ func (c *Cache) main() int { return len(c.windows) }
 // removed tells that one copy of a block of a group is gone.
 func (c *Cache) removed(key digest, group int) {
 	d := inGroup(key, group, c.main())
-	e := kv.Event{Kind: kv.KindRemoved, Form: c.hash.form(), Medium: "GPU", Hashes: []kv.EngineHash{c.hash.fold(d)}}
+	e := kv.Event{Kind: kv.KindRemoved, Form: c.hash.form(), Medium: "GPU", Hashes: []kv.EngineHash{c.told[d].engine}}
 	c.hash.annotate(&e, false, space{})
 	e.Group = group
+	c.hash.spell(&e, []digest{d}, nil)
 	c.events = append(c.events, e)
 	c.forget(d)
 }

@@ -5,7 +5,10 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
+
+	"github.com/zeebo/xxh3"
 
 	"kindex/internal/enginehash"
 	"kindex/internal/kv"
@@ -24,8 +27,19 @@ type chain struct {
 
 	adapters map[string]int64 // numbers of the adapters told so far
 
+	keys      keyForm
 	described bool // vLLM tells a block on the host with its tokens, not by its hash alone
+	digests   bool // vLLM writes whole digests, not integers
 }
+
+// keyForm is how a release of vLLM puts an adapter and a salt into its hashes.
+type keyForm uint8
+
+const (
+	keysTagged keyForm = iota // since 0.31
+	keysBare                  // texts alone
+	keysNumber                // before 0.12: an adapter by its number
+)
 
 // space names what separates equal prompts. Empty strings name nothing.
 type space struct {
@@ -42,7 +56,7 @@ func (s space) path() string { return "/adapters/" + s.LoRA }
 
 // newChain returns the hashes of an algorithm; seed roots vLLM's.
 func newChain(a enginehash.Algorithm, seed string) *chain {
-	c := &chain{hash: enginehash.New(a)}
+	c := &chain{hash: enginehash.New(a), adapters: make(map[string]int64)}
 	if !c.sglang() {
 		c.root = a.None(seed)
 	}
@@ -54,20 +68,54 @@ func (c *chain) sglang() bool { return c.hash.Algorithm() == enginehash.SGLang }
 // next returns the name of a block below above, nil for the first of a prompt.
 func (c *chain) next(above *digest, tokens []uint32, of space) digest {
 	b := enginehash.Block{Tokens: tokens}
-	if !c.sglang() && of.LoRA != "" {
-		b.Keys = append(b.Keys, enginehash.Key{Kind: enginehash.KeyLoRA, Name: of.LoRA, Path: of.path()})
+	if c.sglang() {
+		if above == nil {
+			above = enginehash.SaltRoot(of.Salt)
+		} else {
+			plain := c.masked(*above, of)
+			above = &plain
+		}
+		return c.masked(c.hash.Sum(above, &b), of)
 	}
-	switch {
-	case above != nil:
-	case c.sglang():
-		above = enginehash.SaltRoot(of.Salt)
-	default:
+	if of.LoRA != "" {
+		b.Keys = append(b.Keys, c.adapterKey(of))
+	}
+	if above == nil {
 		above = &c.root
 		if of.Salt != "" {
-			b.Keys = append(b.Keys, enginehash.Key{Kind: enginehash.KeySalt, Name: of.Salt})
+			kind := enginehash.KeySalt
+			if c.keys != keysTagged {
+				kind = enginehash.KeyBareText
+			}
+			b.Keys = append(b.Keys, enginehash.Key{Kind: kind, Name: of.Salt})
 		}
 	}
 	return c.hash.Sum(above, &b)
+}
+
+// adapterKey returns what vLLM hashes of an adapter.
+func (c *chain) adapterKey(of space) enginehash.Key {
+	switch c.keys {
+	case keysBare:
+		return enginehash.Key{Kind: enginehash.KeyBareText, Name: of.LoRA}
+	case keysNumber:
+		return enginehash.Key{Kind: enginehash.KeyBareNumber, Offset: c.adapter(of.LoRA)}
+	case keysTagged:
+	}
+	return enginehash.Key{Kind: enginehash.KeyLoRA, Name: of.LoRA, Path: of.path()}
+}
+
+// masked separates the names of SGLang's adapters, whose digests are those of the
+// base model, and takes a name apart again.
+func (c *chain) masked(d digest, of space) digest {
+	if of.LoRA == "" {
+		return d
+	}
+	h := xxh3.HashString128(of.LoRA)
+	for i, b := range h.Bytes() {
+		d[len(d)-1-i] ^= b
+	}
+	return d
 }
 
 // extend returns names with those of the further whole blocks of tokens, which
@@ -85,8 +133,33 @@ func (c *chain) extend(names []digest, tokens []uint32, size int, of space) []di
 	return names
 }
 
-// fold returns the wire's integer for a name, as a bit pattern.
-func (c *chain) fold(d digest) kv.EngineHash { return c.hash.Algorithm().Fold(&d) }
+// fold returns the wire's integer for a name, as a bit pattern. SGLang hides an
+// adapter's under its id, of which an engine has a new one each time it loads it.
+func (c *chain) fold(d digest, of space) kv.EngineHash {
+	if !c.sglang() || of.LoRA == "" {
+		return c.hash.Algorithm().Fold(&d)
+	}
+	d = c.masked(d, of)
+	id := fmt.Sprintf("%x", xxh3.HashString128(of.LoRA).Bytes())
+	n := enginehash.MakeNamespace(&id, nil)
+	return n.Hide(c.hash.Algorithm().Fold(&d))
+}
+
+// spell adds whole digests to an event of the named blocks, where the engine writes
+// those. parent is the name above the first; nil: none.
+func (c *chain) spell(e *kv.Event, names []digest, parent *digest) {
+	if !c.digests {
+		return
+	}
+	size := c.hash.Algorithm().Size()
+	e.Form, e.Digests = kv.FormBytes, [][]byte{}
+	for i := range names {
+		e.Digests = append(e.Digests, append([]byte(nil), names[i][:size]...))
+	}
+	if parent != nil {
+		e.ParentDigest = append([]byte(nil), parent[:size]...)
+	}
+}
 
 func (c *chain) form() kv.HashForm {
 	if c.sglang() {
@@ -127,9 +200,6 @@ func (c *chain) annotate(e *kv.Event, first bool, of space) {
 // adapter returns an engine's own number of an adapter: from 1, in the order in
 // which they were first told.
 func (c *chain) adapter(name string) int64 {
-	if c.adapters == nil {
-		c.adapters = make(map[string]int64)
-	}
 	n, ok := c.adapters[name]
 	if !ok {
 		n = int64(len(c.adapters)) + 1
@@ -152,12 +222,18 @@ func (c *chain) onHost(run *kv.Event, i int) kv.Event {
 	e := *run
 	e.Hashes = run.Hashes[i : i+1 : i+1]
 	e.Extra, e.HasExtra = nil, false
+	if run.Digests != nil {
+		e.Digests = run.Digests[i : i+1 : i+1]
+	}
 	if !c.sglang() && !c.described {
-		return kv.Event{Kind: e.Kind, Form: e.Form, Hashes: e.Hashes, Medium: e.Medium, HasGroup: true, Group: e.Group}
+		return kv.Event{Kind: e.Kind, Form: e.Form, Hashes: e.Hashes, Digests: e.Digests, Medium: e.Medium, HasGroup: true, Group: e.Group}
 	}
 	e.Tokens = run.Tokens[i*e.BlockSize : (i+1)*e.BlockSize : (i+1)*e.BlockSize]
 	if i > 0 {
 		e.Parent, e.HasParent = run.Hashes[i-1], true
+		if run.Digests != nil {
+			e.ParentDigest = run.Digests[i-1]
+		}
 	}
 	return e
 }

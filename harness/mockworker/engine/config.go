@@ -18,6 +18,8 @@ import (
 const (
 	VLLM   = "vllm"
 	SGLang = "sglang"
+	// TokenSpeed publishes nearly as SGLang does; that is all of it that is here.
+	TokenSpeed = "tokenspeed"
 )
 
 // How vLLM's connector tells of blocks on the host.
@@ -29,7 +31,7 @@ const (
 // Config is what an engine can be told. The zero value of a field that has a
 // default means that default.
 type Config struct {
-	Engine  string // VLLM or SGLang
+	Engine  string // VLLM, SGLang or TokenSpeed
 	Version string // the release whose batches and replays it writes; "": the newest known
 
 	Pub    string // rank 0's event endpoint; rank r is at port + r, port 0 takes any
@@ -68,6 +70,7 @@ type Config struct {
 	Ended func(Stats)
 
 	audit    func(*scheduler) // a test's: sees the scheduler as each pass begins and ends
+	Digests  bool             // vLLM writes whole digests, not integers
 	Seed     uint64           // of the drawn tokens
 	Hash     string           // vLLM's algorithm; "": sha256_cbor
 	HashSeed string           // roots vLLM's chains, as PYTHONHASHSEED does; "": vLLM's own
@@ -163,8 +166,8 @@ func releases(engine string) (majors []string) {
 
 // Validate returns the first fault, naming the flag.
 func (c *Config) Validate() error {
-	if c.Engine != VLLM && c.Engine != SGLang {
-		return fmt.Errorf("--engine %q: must be %s or %s", c.Engine, VLLM, SGLang)
+	if c.Engine != VLLM && !c.radix() {
+		return fmt.Errorf("--engine %q: must be %s, %s or %s", c.Engine, VLLM, SGLang, TokenSpeed)
 	}
 	for _, l := range []struct {
 		flag       string
@@ -186,9 +189,6 @@ func (c *Config) Validate() error {
 			return fmt.Errorf("%s %d: must be %d to %d %s", l.flag, l.is, l.least, l.most, l.whatItWere)
 		}
 	}
-	if err := c.validateGroups(); err != nil {
-		return err
-	}
 	for i, name := range c.LoRA {
 		if name == "" || name == c.Model || slices.Contains(c.LoRA[:i], name) {
 			return fmt.Errorf("--lora: %q: must be a name of its own", name)
@@ -209,6 +209,12 @@ func (c *Config) Validate() error {
 	if _, err := wire.LayoutFor(c.Engine, c.Version); err != nil {
 		return fmt.Errorf("--version: %w", err)
 	}
+	if err := c.validateGroups(); err != nil {
+		return err
+	}
+	if err := c.validateWire(); err != nil {
+		return err
+	}
 	for _, e := range []struct{ flag, at string }{{"--pub", c.Pub}, {"--replay", c.Replay}} {
 		if e.at == "" && e.flag == "--replay" {
 			continue
@@ -221,6 +227,48 @@ func (c *Config) Validate() error {
 		if a.at != "" && !strings.Contains(a.at, ":") {
 			return fmt.Errorf("%s %q: must be host:port", a.flag, a.at)
 		}
+	}
+	return nil
+}
+
+// radix reports whether the cache is a tree without copies, as SGLang's.
+func (c *Config) radix() bool { return c.Engine == SGLang || c.Engine == TokenSpeed }
+
+// layout returns how the release writes; nil for one that is none.
+func (c *Config) layout() *wire.Layout {
+	l, err := wire.LayoutFor(c.Engine, c.Version)
+	if err != nil {
+		return nil
+	}
+	return l
+}
+
+// tells reports whether the release's stores have a field.
+func (c *Config) tells(field wire.Field) bool {
+	l := c.layout()
+	return l != nil && slices.ContainsFunc(l.Stored, func(f wire.LayoutField) bool { return f.Field == field })
+}
+
+// since reports whether the release is that one or a later one.
+func (c *Config) since(major, minor int) bool {
+	var a, b int
+	if n, _ := fmt.Sscanf(strings.TrimPrefix(c.Version, "v"), "%d.%d", &a, &b); n < 2 {
+		return true
+	}
+	return a > major || a == major && b >= minor
+}
+
+// validateWire returns the first thing that the release cannot tell.
+func (c *Config) validateWire() error {
+	switch {
+	case len(c.LoRA) > 0 && c.radix() && !c.tells(wire.FieldLoRAName):
+		return fmt.Errorf("--lora: %s %s tells no adapters: it must be sglang 0.5.22 or newer", c.Engine, c.Version)
+	case c.HostBlocks > 0 && !c.tells(wire.FieldMedium):
+		return fmt.Errorf("--host-blocks: %s %s tells no tiers: --version must be newer", c.Engine, c.Version)
+	case c.GRPC != "" && c.Engine == TokenSpeed:
+		return fmt.Errorf("--grpc: %s's contract is not spoken here", TokenSpeed)
+	case c.Digests && (c.Engine != VLLM || c.layout().Signed):
+		return fmt.Errorf("--digests: %s %s writes integers alone: it must be vllm 0.10.2 or newer", c.Engine, c.Version)
 	}
 	return nil
 }
@@ -248,11 +296,10 @@ func (c *Config) validateGroups() error {
 			return fmt.Errorf("--windows %d: must be 2 to %d tokens", w, maxContext)
 		}
 	}
-	l, err := wire.LayoutFor(c.Engine, c.Version)
-	if err == nil && !slices.ContainsFunc(l.Stored, func(f wire.LayoutField) bool { return f.Field == wire.FieldGroup }) {
-		err = fmt.Errorf("--windows: vllm %s tells no groups: --version must be 0.20 or newer", c.Version)
+	if !c.tells(wire.FieldGroup) {
+		return fmt.Errorf("--windows: vllm %s tells no groups: --version must be 0.20 or newer", c.Version)
 	}
-	return err
+	return nil
 }
 
 // needs returns how many blocks a request of n tokens holds at most.
@@ -267,7 +314,7 @@ func (c *Config) needs(n int) int {
 
 // cache returns an empty cache of the engine. SGLang's begins with a clear.
 func (c *Config) cache() *Cache {
-	out := newCache(c.Blocks, c.BlockSize, c.chain(), c.Engine == SGLang)
+	out := newCache(c.Blocks, c.BlockSize, c.chain(), c.radix())
 	out.retain, out.inFlight = c.Retention, c.Budget
 	for _, w := range c.Windows {
 		out.windows = append(out.windows, windowGroup{w})
@@ -275,8 +322,7 @@ func (c *Config) cache() *Cache {
 	if c.HostBlocks > 0 {
 		out.host = newHostTier(c.HostBlocks)
 	}
-	out.hash.described = c.Offload == OffloadDescribed
-	if c.Engine == SGLang {
+	if c.radix() {
 		out.reset()
 	}
 	return out
@@ -284,7 +330,7 @@ func (c *Config) cache() *Cache {
 
 // limits returns what bounds a pass.
 func (c *Config) limits() limits {
-	return limits{budget: c.Budget, running: c.MaxRunning, byChunk: c.AdmitByChunk, lateName: c.Engine == SGLang}
+	return limits{budget: c.Budget, running: c.MaxRunning, byChunk: c.AdmitByChunk, lateName: c.radix()}
 }
 
 // overhead returns by how much a request comes later to the engine than to its

@@ -206,7 +206,8 @@ func (e *Engine) ReuseOf(p *Prompt) []Reuse {
 func (e *Engine) Pause(on bool) { e.slow(func(h *holds) { h.paused = on }) }
 
 // SlowAdmission lets each request that arrives from now on be let in only after
-// delay, and apart after the one before it. Zero undoes either.
+// delay, and apart after the one before it. Zero undoes either; both zero let those
+// go that wait for it.
 func (e *Engine) SlowAdmission(delay, apart time.Duration) {
 	e.slow(func(h *holds) { h.delay, h.apart = delay, apart })
 }

@@ -40,7 +40,7 @@ func TestUsage(t *testing.T) {
 		want string // in the one line of standard error, or in standard output
 	}{
 		{"--engine vllm --help", 0, "usage: mockworker --engine"},
-		{"--engine trtllm", 2, `--engine "trtllm": must be vllm or sglang`},
+		{"--engine trtllm", 2, `--engine "trtllm": must be vllm, sglang or tokenspeed`},
 		{"--engine vllm --block 0", 2, "--block 0: must be at least 1"},
 		{"--engine vllm --blocks -3", 2, "--blocks -3: must be 1 to"},
 		{"--engine vllm --ranks 65", 2, "--ranks 65: must be 1 to 64"},

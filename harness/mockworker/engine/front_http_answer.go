@@ -139,7 +139,7 @@ func (f *HTTPFront) begin(r *http.Request, q *generation, chat bool, prompts []p
 			t.id = fmt.Sprintf("%s-%d", id, i)
 		}
 		c.run, err = f.worker.begin(Request{
-			ID: fmt.Sprintf("%s-%d", t.id, f.engine.named.Add(1)), Tokens: c.prompt.tokens, LoRA: lora, Salt: q.Salt,
+			ID: fmt.Sprintf("%s-%d", t.id, f.engine.named.Add(1)), Tokens: c.prompt.tokens, LoRA: lora, Salt: q.Salt, Session: q.Session,
 			MaxTokens: f.most(len(c.prompt.tokens), q.most()), Stops: q.StopTokens, Rank: rank,
 		}, t)
 		if err != nil {

@@ -136,7 +136,7 @@ const contentProm = "text/plain; version=0.0.4; charset=utf-8"
 func (f *HTTPFront) metrics(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", contentProm)
 	var b strings.Builder
-	if f.engine.cfg.Engine == SGLang {
+	if f.engine.cfg.radix() {
 		f.sglangMetrics(&b, "sglang:")
 	} else {
 		f.vllmMetrics(&b)

@@ -40,6 +40,7 @@ type generation struct {
 	Temperature   *float64        `json:"temperature"`
 	TopP          *float64        `json:"top_p"`
 	Salt          string          `json:"cache_salt"`
+	Session       string          `json:"session_id"`
 	Rank          *int            `json:"data_parallel_rank"`
 	TokenIDs      bool            `json:"return_token_ids"`
 }

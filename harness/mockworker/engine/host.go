@@ -93,13 +93,16 @@ func (c *Cache) copyRun(w *toCopy) {
 		}
 	}
 	var gone []kv.EngineHash
+	var lost []digest
 	for h.order.Len()+missing > h.most {
-		gone = append(gone, c.dropOldest())
+		d, hash := c.dropOldest()
+		gone, lost = append(gone, hash), append(lost, d)
 	}
 	medium := c.hash.hostMedium()
 	if len(gone) > 0 {
 		e := kv.Event{Kind: kv.KindRemoved, Form: c.hash.form(), Medium: medium, Hashes: gone}
 		c.hash.annotate(&e, false, space{})
+		c.hash.spell(&e, lost, nil)
 		c.events = append(c.events, e)
 	}
 	run := w.event
@@ -138,13 +141,14 @@ func joined(events []kv.Event) []kv.Event {
 }
 
 // dropOldest makes room for one block.
-func (c *Cache) dropOldest() kv.EngineHash {
+func (c *Cache) dropOldest() (digest, kv.EngineHash) {
 	front := c.host.order.Front()
 	d, ok := c.host.order.Remove(front).(digest)
 	if !ok {
 		panic("the host's order has something that is no block")
 	}
 	delete(c.host.blocks, d)
+	hash := c.told[d].engine
 	c.forget(d)
-	return c.hash.fold(d)
+	return d, hash
 }

@@ -37,7 +37,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("mockworker --engine", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
-	fs.StringVar(&c.Engine, "engine", "", "which engine to be: vllm or sglang")
+	fs.StringVar(&c.Engine, "engine", "", "which engine to be: vllm, sglang or tokenspeed")
 	fs.StringVar(&c.Version, "version", "", "release whose batches and replays it writes (default the newest known)")
 	fs.StringVar(&c.Pub, "pub", "tcp://127.0.0.1:5557", "event endpoint of w0's rank 0; rank r is at port + r, worker i at port + i times the ranks; port 0 takes free ones")
 	fs.StringVar(&c.Replay, "replay", "", "replay endpoint of rank 0, as --pub (default none; with --grpc a free port of this host)")
@@ -68,11 +68,12 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.Float64Var(&c.Speed, "speed", 1, "how many times as fast as --calibration or the built-in fit")
 	fs.Uint64Var(&c.Seed, "seed", 0, "seed of the answers' tokens")
 	fs.StringVar(&c.Hash, "hash", "sha256_cbor", "algorithm of vLLM's block hashes: sha256, sha256_cbor, xxhash or xxhash_cbor")
+	fs.BoolVar(&c.Digests, "digests", false, "write whole digests, as vLLM does with VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0")
 	fs.StringVar(&c.HashSeed, "hash-seed", "", "what roots vLLM's block hashes, as PYTHONHASHSEED does (default vLLM's own)")
 	err := fs.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		_, _ = fmt.Fprint(stdout, "mockworker --engine is a small live engine: it answers gRPC requests, caches prefixes, and publishes their events over real ZMQ sockets.\n\nusage: mockworker --engine vllm|sglang [flags]\n\n")
+		_, _ = fmt.Fprint(stdout, "mockworker --engine is a small live engine: it answers gRPC requests, caches prefixes, and publishes their events over real ZMQ sockets.\n\nusage: mockworker --engine vllm|sglang|tokenspeed [flags]\n\n")
 		fs.SetOutput(stdout)
 		fs.PrintDefaults()
 		return 0

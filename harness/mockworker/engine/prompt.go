@@ -24,13 +24,14 @@ type Prompt struct {
 type hashKind struct {
 	engine, hash, seed string
 	block              int
+	keys               keyForm
 }
 
 func (c *Config) hashKind() hashKind {
-	if c.Engine == SGLang {
+	if c.radix() {
 		return hashKind{engine: c.Engine, block: c.BlockSize}
 	}
-	return hashKind{c.Engine, c.Hash, c.HashSeed, c.BlockSize}
+	return hashKind{c.Engine, c.Hash, c.HashSeed, c.BlockSize, c.keyForm()}
 }
 
 // fits reports whether p, which may be nil, is of a prompt of n tokens, hashed as
@@ -61,12 +62,28 @@ func (h *hashers) prompt(tokens []uint32, of space) *Prompt {
 
 // chain returns the engine's hashes. The config is validated.
 func (c *Config) chain() *chain {
-	if c.Engine == SGLang {
+	if c.radix() {
 		return newChain(enginehash.SGLang, "")
 	}
 	a, err := enginehash.Parse(c.Hash)
 	if err != nil {
 		panic("hashes of a config that was not validated: " + err.Error())
 	}
-	return newChain(a, c.HashSeed)
+	out := newChain(a, c.HashSeed)
+	out.keys, out.described, out.digests = c.keyForm(), c.Offload == OffloadDescribed, c.Digests
+	for i, name := range c.LoRA {
+		out.adapters[name] = int64(i) + 1
+	}
+	return out
+}
+
+// keyForm returns how the release hashes what keys a block.
+func (c *Config) keyForm() keyForm {
+	switch {
+	case c.since(0, 31):
+		return keysTagged
+	case c.since(0, 12):
+		return keysBare
+	}
+	return keysNumber
 }

@@ -14,14 +14,16 @@ import (
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/relay/wire"
 )
 
 // Request is what a client wants.
 type Request struct {
 	ID        string
 	Tokens    []uint32
-	LoRA      string   // adapter, separates equal prompts; "": none; vLLM only
+	LoRA      string   // adapter, separates equal prompts; "": none
 	Salt      string   // separates equal prompts; "": none
+	Session   string   // told with what the request stores; "": none
 	MaxTokens int      // to generate
 	Stops     []uint32 // tokens that end the answer
 	Rank      int      // below 0: the engine chooses
@@ -150,7 +152,7 @@ func (r *rank) submit(q Request) (*job, error) {
 		return nil, errNoTokens
 	case q.MaxTokens < 1:
 		return nil, errNoAnswer
-	case q.LoRA != "" && r.cfg.Engine == SGLang:
+	case q.LoRA != "" && r.cfg.radix() && !r.cfg.tells(wire.FieldLoRAName):
 		return nil, errAdapter
 	case limit > r.cfg.ContextLength || r.cfg.needs(limit) > r.cfg.Blocks:
 		return nil, fmt.Errorf("%w: %d tokens and %d to generate, the context is %d and the cache %d blocks, of which that takes %d", errTooLong,
@@ -158,6 +160,7 @@ func (r *rank) submit(q Request) (*job, error) {
 	}
 	j := &job{Request: q, state: r.cfg.Seed, out: make(chan Output, q.MaxTokens+1)}
 	j.tokens, j.of = append(make([]uint32, 0, limit), q.Tokens...), space{q.LoRA, q.Salt}
+	j.session = q.Session
 	if q.Prompt.fits(r.cfg, len(q.Tokens)) {
 		j.names = slices.Clip(q.Prompt.names)
 	}
@@ -350,7 +353,7 @@ func (r *rank) draw(j *job) Output {
 // idle publishes what no pass will: SGLang's loop does that when it has nothing to
 // do, vLLM's never.
 func (r *rank) idle() {
-	if r.cfg.Engine != SGLang {
+	if !r.cfg.radix() {
 		return
 	}
 	r.mu.Lock()
@@ -472,6 +475,14 @@ func (r *rank) slow(change func(*holds)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change(&r.hold)
+	if r.hold.delay == 0 && r.hold.apart == 0 { // those that were held back are let go
+		r.letIn = time.Time{}
+		for _, j := range r.sched.waiting {
+			if at := j.stats.Arrived.Add(r.cfg.overhead()); at.Before(j.ready) {
+				j.ready = at
+			}
+		}
+	}
 	r.nudge()
 }
 

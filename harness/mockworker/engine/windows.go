@@ -4,7 +4,11 @@
 
 package engine
 
-import "kindex/internal/kv"
+import (
+	"slices"
+
+	"kindex/internal/kv"
+)
 
 // windowGroup is a group of layers that attend to a window of tokens only. Its blocks
 // come from the same pool as the main group's, have the same hashes, and are given
@@ -55,8 +59,8 @@ func (c *Cache) within(names []digest, most int) int {
 // last full window that is cached, else as many as are cached from the first on.
 func (c *Cache) reach(g int, names []digest) int {
 	need, run := c.need(g), 0
-	for i := len(names) - 1; i >= 0; i-- {
-		if !c.cachedAlike(g, names[i]) {
+	for i, d := range slices.Backward(names) {
+		if !c.cachedAlike(g, d) {
 			run = 0
 			continue
 		}
@@ -152,20 +156,24 @@ func (c *Cache) coverWindows(s *sequence, n int) {
 			Tokens: append([]uint32(nil), s.tokens[w.named*c.size:full*c.size]...),
 		}
 		if w.named > 0 {
-			e.Parent, e.HasParent = c.hash.fold(s.names[w.named-1]), true
+			e.Parent, e.HasParent = c.hash.fold(s.names[w.named-1], s.of), true
 		}
 		first := false
+		var kept []digest
 		for i := w.named; i < full; i++ {
 			if w.blocks[i] == none || !c.keeps(s, g, i) {
 				continue
 			}
 			c.pool.give(w.blocks[i], inGroup(s.names[i], g, c.main()), g)
 			e.Hashes = append(e.Hashes, c.tell(s, i).engine)
+			kept = append(kept, s.names[i])
 			first = first || i == 0
 		}
 		c.hash.annotate(&e, first, s.of)
 		e.HasExtra = e.HasExtra && len(e.Hashes) > 0
 		e.Group, e.Spec, e.SpecName, e.Window, e.HasWindow = g, kv.SpecWindow, "sliding_window", c.windows[g].window, true
+		e.SessionID = s.session
+		c.hash.spell(&e, kept, above(s.names, w.named))
 		c.events = append(c.events, e)
 		w.named = full
 	}
@@ -217,9 +225,9 @@ func (c *Cache) tell(s *sequence, i int) *entry {
 	}
 	if i > 0 {
 		parent = new(kv.EngineHash)
-		*parent = c.hash.fold(s.names[i-1])
+		*parent = c.hash.fold(s.names[i-1], s.of)
 	}
-	r := &entry{engine: c.hash.fold(s.names[i]), parent: parent, content: content, position: place, tokens: append([]uint32(nil), tokens...)}
+	r := &entry{engine: c.hash.fold(s.names[i], s.of), parent: parent, content: content, position: place, tokens: append([]uint32(nil), tokens...)}
 	c.told[s.names[i]] = r
 	return r
 }
@@ -228,8 +236,8 @@ func (c *Cache) tell(s *sequence, i int) *entry {
 func (c *Cache) endWindows(s *sequence) {
 	for g := range s.windows {
 		var back []int32
-		for i := len(s.windows[g].blocks) - 1; i >= 0; i-- {
-			if b := s.windows[g].blocks[i]; b != none {
+		for _, b := range slices.Backward(s.windows[g].blocks) {
+			if b != none {
 				back = append(back, b)
 			}
 		}
