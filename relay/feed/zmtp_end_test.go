@@ -181,7 +181,7 @@ func subscribed(c net.Conn) error {
 // A publisher that hangs up within the handshake is tried again, wherever it does.
 func TestEndsInHandshake(t *testing.T) {
 	says := publisherReady()
-	for n := range len(says) {
+	for n := range says {
 		if n > 12 && n < 60 {
 			continue
 		}
