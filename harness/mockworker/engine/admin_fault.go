@@ -80,7 +80,7 @@ func (f *faults) set(kind string, query url.Values) (func() error, error) {
 		do = func() { f.publishers(ranks, func(p *Publisher) { p.Corrupt(int(n)) }) }
 	case FaultRestart:
 		kept := s.word("cache", "kept", "emptied") == "kept"
-		do = func() { f.restart(kept) }
+		try = func() error { return f.restart(kept) }
 	case FaultAdmitWait:
 		n := s.number("ms", 0, maxFault, -1)
 		do = func() { _, apart := f.admission(); f.slowAdmission(ms(n), apart) }

@@ -7,6 +7,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -218,18 +219,20 @@ func (f *faults) fail() error {
 	return &faultError{f.status}
 }
 
-// restart begins another life of the events, with the cache kept or emptied.
-func (f *faults) restart(kept bool) {
+// restart begins another life of the events, with the cache kept or emptied: numbers
+// from 0, new sockets at the same ports.
+func (f *faults) restart(kept bool) error {
 	f.mu.Lock()
 	f.effects[FaultRestart]++
 	f.mu.Unlock()
 	if !kept {
 		f.worker.Engine.Restart()
-		return
 	}
+	var errs []error
 	for _, p := range f.worker.Engine.Publishers() {
-		p.Forget()
+		errs = append(errs, p.Rebind())
 	}
+	return errors.Join(errs...)
 }
 
 // clear undoes every fault.

@@ -45,12 +45,15 @@ type Publisher struct {
 	Live, Replay string // where the sockets are; Replay is empty without one
 
 	mu      sync.Mutex
-	pub     *zmq.Socket // used under mu
-	buffer  []kept      // oldest first; guarded by mu
-	next    uint64      // number of the next batch; guarded by mu
-	harm    harm        // guarded by mu
-	late    []kept      // batches on their way, oldest first; guarded by mu
-	due     []time.Time // when each of these is sent; guarded by mu
+	pub     *zmq.Socket // used under mu; nil: it could not be bound again
+	lives   sync.Mutex  // held while a life begins or the last one ends
+	life    atomic.Uint64
+	asked   chan struct{} // closed when the life's replays have ended; guarded by mu
+	buffer  []kept        // oldest first; guarded by mu
+	next    uint64        // number of the next batch; guarded by mu
+	harm    harm          // guarded by mu
+	late    []kept        // batches on their way, oldest first; guarded by mu
+	due     []time.Time   // when each of these is sent; guarded by mu
 	hurry   chan struct{}
 	ended   atomic.Bool
 	replays sync.WaitGroup
@@ -102,13 +105,26 @@ func NewPublisher(c PublisherConfig) (*Publisher, error) {
 		return nil, fmt.Errorf("--replay: %w", err)
 	}
 	p.Replay = at
-	p.replays.Go(func() { p.serve(router) })
+	p.answers(router)
 	p.replays.Go(p.sendLate)
 	return p, nil
 }
 
+// answers begins to answer replay requests of this life. The caller holds mu, or
+// nobody has p yet.
+func (p *Publisher) answers(router *zmq.Socket) {
+	life, asked := p.life.Load(), make(chan struct{})
+	p.asked = asked
+	p.replays.Go(func() {
+		defer close(asked)
+		p.serve(router, life)
+	})
+}
+
 // Close ends the sockets.
 func (p *Publisher) Close() {
+	p.lives.Lock()
+	defer p.lives.Unlock()
 	if p.ended.Swap(true) {
 		return
 	}
@@ -116,16 +132,20 @@ func (p *Publisher) Close() {
 	p.replays.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.pub.Close()
+	if p.pub != nil {
+		_ = p.pub.Close()
+	}
 }
+
+var errClosed = errors.New("the publisher is closed")
 
 // Publish sends events, not none, as one batch and returns its number.
 func (p *Publisher) Publish(events []kv.Event) (uint64, error) {
 	batch := kv.Batch{Timestamp: float64(time.Now().UnixNano()) / 1e9, Rank: p.rank, HasRank: true, Events: events}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ended.Load() {
-		return 0, errors.New("the publisher is closed")
+	if p.ended.Load() || p.pub == nil {
+		return 0, errClosed
 	}
 	b := kept{p.next, wire.AppendBatch(nil, &batch, p.layout)}
 	p.next++
@@ -264,13 +284,76 @@ func (p *Publisher) Published() (uint64, bool) {
 func (p *Publisher) Forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.forget()
+}
+
+// forget is Forget; the caller holds mu.
+func (p *Publisher) forget() {
 	p.buffer, p.next, p.late, p.due, p.harm.drop = nil, 0, nil, nil, 0
 }
 
-// serve answers replay requests until the publisher is closed.
-func (p *Publisher) serve(router *zmq.Socket) {
+// Rebind is Forget on new sockets at the same endpoints: who was connected is cut, and
+// connects again.
+//
+// Errors: an endpoint that was taken meanwhile. The publisher is closed then.
+func (p *Publisher) Rebind() error {
+	p.lives.Lock()
+	defer p.lives.Unlock()
+	p.life.Add(1)
+	p.mu.Lock()
+	asked := p.asked
+	p.mu.Unlock()
+	if asked != nil {
+		<-asked
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended.Load() || p.pub == nil {
+		return errClosed
+	}
+	_ = p.pub.Close()
+	p.pub = nil
+	p.forget()
+	pub, err := rebind(zmq.PUB, p.Live, sendLimit)
+	if err != nil || p.Replay == "" {
+		p.pub = pub
+		return err
+	}
+	router, err := rebind(zmq.ROUTER, p.Replay, 2*(p.steps+1))
+	if err != nil {
+		_ = pub.Close()
+		return err
+	}
+	p.pub = pub
+	p.answers(router)
+	return nil
+}
+
+const (
+	rebindTries = 100
+	rebindPause = 20 * time.Millisecond
+)
+
+// rebind opens a socket where one was just closed, which the system may take a moment
+// to see.
+func rebind(kind zmq.Type, at string, sndhwm int) (*zmq.Socket, error) {
+	var last error
+	for range rebindTries {
+		s, _, err := bind(kind, at, 0, sndhwm)
+		if err == nil {
+			return s, nil
+		}
+		last = err
+		pause := time.NewTimer(rebindPause)
+		<-pause.C
+	}
+	return nil, last
+}
+
+// serve answers replay requests until the life or the publisher ends.
+func (p *Publisher) serve(router *zmq.Socket, life uint64) {
 	defer func() { _ = router.Close() }()
-	for !p.ended.Load() {
+	for !p.ended.Load() && p.life.Load() == life {
 		frames, err := router.RecvMessageBytes(0)
 		if err != nil || len(frames) < 1 {
 			continue // nothing asked within a glance
