@@ -54,6 +54,7 @@ func openHTTP(w *Worker, addr string) (*HTTPFront, error) {
 		"POST /v1/completions":      f.completions,
 		"POST /v1/chat/completions": f.chat,
 		"GET /v1/models":            f.models,
+		"GET /v1/models/{id...}":    f.model,
 		"POST /tokenize":            f.tokenize,
 		"POST /detokenize":          f.detokenize,
 		"GET /health":               f.health,

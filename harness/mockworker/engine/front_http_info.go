@@ -14,18 +14,34 @@ import (
 )
 
 func (f *HTTPFront) models(w http.ResponseWriter, _ *http.Request) {
-	c := &f.engine.cfg
-	model := func(id string, parent any) map[string]any {
-		return map[string]any{
-			"id": id, "object": "model", "created": f.engine.started.Unix(), "owned_by": c.Engine, "root": c.ModelPath, "parent": parent,
-			"max_model_len": c.ContextLength,
-		}
-	}
-	all := []map[string]any{model(c.Model, nil)}
-	for _, name := range c.LoRA {
-		all = append(all, model(name, c.Model))
+	all := []map[string]any{f.card("")}
+	for _, name := range f.engine.cfg.LoRA {
+		all = append(all, f.card(name))
 	}
 	say(w, http.StatusOK, map[string]any{"object": "list", "data": all})
+}
+
+// model is one of models.
+func (f *HTTPFront) model(w http.ResponseWriter, r *http.Request) {
+	lora, _, err := f.adapter(r.PathValue("id"))
+	if err != nil {
+		tell(w, err)
+		return
+	}
+	say(w, http.StatusOK, f.card(lora))
+}
+
+// card tells of an adapter, or of the base model.
+func (f *HTTPFront) card(lora string) map[string]any {
+	c := &f.engine.cfg
+	out := map[string]any{
+		"id": c.Model, "object": "model", "created": f.engine.started.Unix(), "owned_by": c.Engine, "root": c.ModelPath, "parent": nil,
+		"max_model_len": c.ContextLength,
+	}
+	if lora != "" {
+		out["id"], out["parent"] = lora, c.Model
+	}
+	return out
 }
 
 // serverLoad is vLLM's /load: requests that its server has.
@@ -181,7 +197,9 @@ func (f *HTTPFront) vllmMetrics(b *strings.Builder) {
 	}
 	b.WriteString("# HELP vllm:prompt_tokens_cached_by_source_total Cached tokens of prompts, by where they were.\n# TYPE vllm:prompt_tokens_cached_by_source_total counter\n")
 	for i := range loads {
-		fmt.Fprintf(b, "vllm:prompt_tokens_cached_by_source_total{%s,source=\"device\"} %d\n", labels(&loads[i]), loads[i].CachedTokens)
+		l := &loads[i]
+		fmt.Fprintf(b, "vllm:prompt_tokens_cached_by_source_total{%s,source=\"device\"} %d\n", labels(l), l.CachedTokens-l.LoadedTokens)
+		fmt.Fprintf(b, "vllm:prompt_tokens_cached_by_source_total{%s,source=\"host\"} %d\n", labels(l), l.LoadedTokens)
 	}
 	b.WriteString("# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig\n# TYPE vllm:cache_config_info gauge\n")
 	for r := range c.Ranks {

@@ -364,7 +364,7 @@ func TestInfo(t *testing.T) {
 		s.complete(t, []uint32{1, 2, 3, 4, 5}, 2)
 		s.complete(t, []uint32{1, 2, 3, 4, 5}, 2)
 		for path, want := range map[string]string{
-			"/health": "", "/version": `{"version":"`, "/v1/models": `"id":"mock"`, "/load": `{"server_load":0}`, "/get_load": `"num_waiting_reqs":0`,
+			"/health": "", "/version": `{"version":"`, "/v1/models": `"id":"mock"`, "/v1/models/mock": `"id":"mock"`, "/load": `{"server_load":0}`, "/get_load": `"num_waiting_reqs":0`,
 			"/v1/loads": `"num_running_reqs":0`, "/v1/loads?dp_rank=1": `"dp_rank":1`, "/v1/loads?format=prometheus": `sglang_num_running_reqs{dp_rank="1"`,
 			"/server_info": `"kv_events":{"block_size":4,"dp_size":2,"endpoint_host":"127.0.0.1","endpoint_port_base":`, "/get_model_info": `"model_path":"mock"`,
 			"/metrics": map[string]string{

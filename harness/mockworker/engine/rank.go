@@ -47,6 +47,7 @@ type Stats struct {
 	Salt      string
 	Prompt    int    // tokens
 	Cached    int    // of these, found cached when it was first let in
+	Loaded    int    // of those, found on the second tier
 	Output    int    // tokens
 	Preempted int    // times
 	Finish    string // as in [Output]
@@ -119,6 +120,7 @@ type counts struct {
 	generated uint64 // tokens
 	prompt    uint64 // tokens of admitted prompts
 	cached    uint64 // of these, found cached
+	loaded    uint64 // of those, found on the second tier
 	passes    uint64
 	last      uint64 // generated when the throughput was last asked for
 	ended     uint64 // requests
@@ -300,6 +302,7 @@ func (r *rank) begin() (due time.Time, ok bool) {
 			j.stats.Admitted = now
 			r.counts.prompt += uint64(len(j.Tokens))
 			r.counts.cached += uint64(j.stats.Cached)
+			r.counts.loaded += uint64(j.stats.Loaded)
 		}
 	}
 	r.counts.passes++
@@ -502,6 +505,7 @@ type Load struct {
 	Ended           uint64  `json:"ended"` // requests
 	PromptTokens    uint64  `json:"prompt_tokens"`
 	CachedTokens    uint64  `json:"cached_tokens"` // of the prompts'
+	LoadedTokens    uint64  `json:"loaded_tokens"` // of those, from the second tier
 	OutputTokens    uint64  `json:"output_tokens"`
 }
 
@@ -513,7 +517,7 @@ func (r *rank) load() Load {
 	l := Load{
 		Rank: r.number, Running: len(s.running), Waiting: len(s.waiting), MaxRunning: r.cfg.MaxRunning, Passes: r.counts.passes,
 		UsedTokens: used * r.cfg.BlockSize, MaxTokens: of * r.cfg.BlockSize, Preemptions: s.preempted, Ended: r.counts.ended,
-		PromptTokens: r.counts.prompt, CachedTokens: r.counts.cached, OutputTokens: r.counts.generated,
+		PromptTokens: r.counts.prompt, CachedTokens: r.counts.cached, LoadedTokens: r.counts.loaded, OutputTokens: r.counts.generated,
 	}
 	for _, j := range s.waiting {
 		device, host := s.cache.hits(&j.sequence)

@@ -123,7 +123,7 @@ func (s *scheduler) letIn(budget *int, ready func(*job) bool) {
 			panic("a share of a prompt that fits does not fit")
 		}
 		if j.stats.Preempted == 0 {
-			j.stats.Cached = found
+			j.stats.Cached, j.stats.Loaded = found, loaded*s.cache.size
 		}
 		j.target = len(j.tokens)
 		s.running = append(s.running, j)
