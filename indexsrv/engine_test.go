@@ -299,7 +299,7 @@ func statusLine(st StreamStatus) string {
 func (s *streamTest) subscribed() {
 	s.Helper()
 	s.eventually("connected", func(st StreamStatus) bool { return st.Connected })
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond)
 }
 
 func (s *streamTest) state(want feed.State) StreamStatus {

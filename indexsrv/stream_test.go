@@ -116,6 +116,7 @@ func TestStreamRestart(t *testing.T) {
 		}
 		s.at(1, 99)
 		e.kill()
+		s.eventually("disconnected", func(st StreamStatus) bool { return !st.Connected })
 		return e, s
 	}
 	t.Run("no replay", func(t *testing.T) {
