@@ -4,6 +4,7 @@ package relay
 
 import (
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,12 +13,19 @@ import (
 // More subscribers or RPCs get more processors at once, fewer only after a while.
 func TestProcessorsFollowTheWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // guards got
 		var got []int
-		p := newProcessors(ranksPerProcessor, 4, func(n int) { got = append(got, n) })
+		p := newProcessors(ranksPerProcessor, 4, func(n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, n)
+		})
 		defer p.close()
 		steps := func(what string, want ...int) {
 			t.Helper()
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			if !slices.Equal(got, want) {
 				t.Errorf("%s: processors were set to %v, want %v", what, got, want)
 			}
