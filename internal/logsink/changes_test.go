@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,13 +17,11 @@ import (
 // rest; what rarely changes is told each time.
 func TestChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
+		var out guarded
 		c := NewChanges(NewLogger(&out, "text", slog.LevelInfo).With("rank", 3))
 		lines := func() []string {
 			synctest.Wait()
-			all := strings.Split(strings.TrimSpace(out.String()), "\n")
-			out.Reset()
-			return all
+			return strings.Split(strings.TrimSpace(out.take()), "\n")
 		}
 		for i := range 1000 {
 			c.Tell(slog.LevelWarn, fmt.Sprint("change ", i))
@@ -61,4 +60,23 @@ func TestChanges(t *testing.T) {
 			t.Errorf("after it was closed: %q", got)
 		}
 	})
+}
+
+// guarded is a buffer that a timer's goroutine writes to.
+type guarded struct {
+	mu  sync.Mutex
+	out bytes.Buffer
+}
+
+func (g *guarded) Write(b []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.out.Write(b)
+}
+
+func (g *guarded) take() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	defer g.out.Reset()
+	return g.out.String()
 }
