@@ -30,7 +30,7 @@ func TestLoop(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	before := hosts[0].engines[0].stats.passed.Load()
+	var before uint64
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 		before = hosts[0].engines[0].stats.passed.Load()
 		_, err = vllm.NewVllmEngineClient(conn).GetModelInfo(testContext(t), &vllm.GetModelInfoRequest{})
