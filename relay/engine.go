@@ -242,13 +242,3 @@ func (e *Engine) HashCheck() bool { return e.cfg.HashCheck != nil }
 
 // Ranks returns the engine's ranks by number. The caller must not change it.
 func (e *Engine) Ranks() []*Rank { return e.ranks }
-
-// Primed reports whether every rank is.
-func (e *Engine) Primed() bool {
-	for _, r := range e.ranks {
-		if !r.Info().Standing.Primed {
-			return false
-		}
-	}
-	return true
-}
