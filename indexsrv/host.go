@@ -43,6 +43,7 @@ type Host struct {
 
 	server   *fasthttp.Server
 	ln       net.Listener
+	parts    []part // servers beside HTTP
 	draining atomic.Bool
 	dumps    chan struct{} // one token for each dump under way
 	scratch  sync.Pool     // *queryScratch
@@ -118,6 +119,17 @@ func (h *Host) Listen() error {
 		return err // names the address and what is wrong with it
 	}
 	h.ln = ln
+	for i, p := range h.parts {
+		if err := p.listen(); err != nil {
+			closed, cancel := context.WithCancel(context.Background())
+			cancel()
+			for _, taken := range h.parts[:i] {
+				err = errors.Join(err, taken.drain(closed))
+			}
+			h.ln = nil
+			return errors.Join(err, ln.Close())
+		}
+	}
 	return nil
 }
 
@@ -143,8 +155,12 @@ func (h *Host) Serve(ctx context.Context) error {
 	h.log.Info("serving", "url", "http://"+h.Addr().String(), "index", h.cfg.KVIndex, "cpu_features", asm.Level(), "workers", len(h.cfg.Workers))
 	served := make(chan error, 1)
 	go func() { served <- h.server.Serve(&stallListener{h.ln, h.cfg.WriteStallTimeout}) }()
+	ended := h.serveParts()
 	select {
 	case err := <-served:
+		return errors.Join(err, h.Close())
+	case err := <-ended: // one that has ended alone: the host is not what it was asked to be
+		h.drain()
 		return errors.Join(err, h.Close())
 	case <-ctx.Done():
 	}
@@ -176,7 +192,7 @@ func (h *Host) drain() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.DrainTimeout)
 	defer cancel()
-	if err := h.server.ShutdownWithContext(ctx); err != nil {
+	if err := errors.Join(h.drainParts(ctx), h.server.ShutdownWithContext(ctx)); err != nil {
 		h.log.Warn("requests cut short", "error", err)
 	}
 	// A server that had not begun to accept knows no listener to close; closed
