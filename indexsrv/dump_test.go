@@ -302,8 +302,8 @@ func TestDumpForm(t *testing.T) {
 	block := func(e int, c kv.ContentHash) string {
 		return fmt.Sprintf(`{"block_hash":%d,"tokens_hash":%d,"mm_extra_info":null}`, e, c)
 	}
-	epoch := h.Workers("", "")[0].Listeners["0"].Epoch
-	state := h.Workers("", "")[0].Listeners["0"].Status
+	epoch := h.Instances("", "")[0].Listeners["0"].Epoch
+	state := h.Instances("", "")[0].Listeners["0"].Status
 	streams := fmt.Sprintf(`"streams":{"1":{"0":{"epoch":%d,"last_seq":null,"status":%q,"orphans":0}}}`, epoch, state)
 	want := `{"m:default":{"block_size":4,"events":[` +
 		event(0, "device", `"stored":{"parent_hash":null,"blocks":[`+block(11, c[0])+`]}`) + `,` +

@@ -28,6 +28,7 @@ type queryScratch struct {
 	// The query.
 	model, group, tenant []byte
 	lora, salt           []byte
+	text                 []byte // what the names above lie in, where they came as strings
 	tokens               []uint32
 	hashes               []kv.ContentHash
 	extra                extraKeys
@@ -67,7 +68,7 @@ func newQueryScratch(stripe int) *queryScratch {
 }
 
 func (h *Host) putScratch(q *queryScratch) {
-	if cap(q.body)+4*cap(q.tokens)+8*cap(q.hashes)+cap(q.out)+16*cap(q.matches)+32*cap(q.hits) > maxKeptBytes {
+	if cap(q.body)+cap(q.text)+4*cap(q.tokens)+8*cap(q.hashes)+cap(q.out)+16*cap(q.matches)+32*cap(q.hits) > maxKeptBytes {
 		return
 	}
 	clear(q.hits) // hold no unregistered rank
@@ -88,6 +89,15 @@ func (q *queryScratch) reset() {
 // ask answers q, whose chain is tokens, or hashes where byHash is set, into
 // q.rows: deepest first where they are limited, else in order of registration.
 func (h *Host) ask(q *queryScratch, byHash bool) (blockSize int, err error) {
+	blockSize, err = h.find(q, byHash)
+	if err == nil {
+		q.byInstance()
+	}
+	return blockSize, err
+}
+
+// find answers q into q.hits, in no order.
+func (h *Host) find(q *queryScratch, byHash bool) (blockSize int, err error) {
 	group, tenant := q.group, q.tenant
 	if len(group) == 0 {
 		group = defaultGroupBytes
@@ -156,7 +166,7 @@ func (q *queryScratch) foldExtra(seed uint64) error {
 	return nil
 }
 
-// collect turns matches into rows.
+// collect turns matches into hits.
 func (h *Host) collect(q *queryScratch) {
 	for _, m := range q.matches {
 		// A holder without a rank was unregistered while the index was asked.
@@ -164,6 +174,10 @@ func (h *Host) collect(q *queryScratch) {
 			q.hits = append(q.hits, hit{r, m.Device, m.Host, m.Any})
 		}
 	}
+}
+
+// byInstance turns hits into rows.
+func (q *queryScratch) byInstance() {
 	slices.SortFunc(q.hits, func(a, b hit) int {
 		if c := cmp.Compare(a.worker.order, b.worker.order); c != 0 {
 			return c
@@ -205,66 +219,4 @@ func compareBytesString(b []byte, s string) int {
 		}
 	}
 	return cmp.Compare(len(b), len(s))
-}
-
-// Query is a question asked in process, as /query and /query_by_hash ask it.
-type Query struct {
-	Model, RoutingGroup, Tenant string // the latter two "": default
-	LoRA, Salt                  string
-
-	// Tokens is the prompt; a tail that fills no block is left out. Or, where
-	// Tokens is nil, Hashes are content hashes made under the names' seed.
-	Tokens []uint32
-	Hashes []kv.ContentHash
-	// Extra is nil, or has the extra keys of each block as kv.AppendExtraKey
-	// encodes them, already part of Hashes.
-	Extra [][]byte
-
-	MaxResults int // 0: all
-}
-
-// Answer is what one instance holds of a prompt, in tokens. Device <= Host <=
-// Any: what lies on the device, there or in host memory, in any local tier.
-type Answer struct {
-	Instance          InstanceID
-	Device, Host, Any int
-	Degraded          bool // the instance's streams are not all exact now
-}
-
-// Query appends to dst one answer for each instance that holds any of the
-// prompt: the deepest first where MaxResults is set, else in order of registration.
-//
-// Concurrency: any goroutine; takes no lock. Errors: ErrNotFound for a model
-// without workers, ErrInvalid for extra keys of another number of blocks.
-func (h *Host) Query(q *Query, dst []Answer) ([]Answer, error) {
-	sc, ok := h.scratch.Get().(*queryScratch)
-	if !ok {
-		panic("BUG: indexsrv: the pool holds something else than scratch")
-	}
-	defer h.putScratch(sc)
-	sc.body = sc.body[:0]
-	sc.reset()
-	sc.model, sc.group, sc.tenant = []byte(q.Model), []byte(q.RoutingGroup), []byte(q.Tenant)
-	sc.lora, sc.salt, sc.maxResults = []byte(q.LoRA), []byte(q.Salt), q.MaxResults
-	sc.tokens, sc.hashes = append(sc.tokens, q.Tokens...), append(sc.hashes, q.Hashes...)
-	byHash := q.Tokens == nil
-	if !byHash {
-		sc.hashes = sc.hashes[:0]
-		for _, e := range q.Extra {
-			sc.extra.buf = append(sc.extra.buf, e...)
-			sc.extra.ends = append(sc.extra.ends, len(sc.extra.buf))
-		}
-	}
-	blockSize, err := h.ask(sc, byHash)
-	if err != nil {
-		return dst, err
-	}
-	for i := range sc.rows {
-		r := &sc.rows[i]
-		dst = append(dst, Answer{
-			Instance: r.id, Device: int(r.device) * blockSize, Host: int(r.host) * blockSize, Any: int(r.any) * blockSize,
-			Degraded: !r.exact(),
-		})
-	}
-	return dst, nil
 }

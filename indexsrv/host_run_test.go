@@ -4,17 +4,20 @@ package indexsrv
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/internal/lookup"
 	"kindex/relay/feed"
 	"kindex/shard"
 )
@@ -98,25 +101,63 @@ func TestQueryInProcess(t *testing.T) {
 	item := kv.AppendExtraKey(nil, kv.ExtraKey{Kind: kv.ExtraItem, ID: "i", Offset: 0})
 	h.put(h.rank("m", "", "1", 0), kv.TierDevice, "ad", "", 9, tokens(1, 4), [][]byte{item})
 	setState(h.rank("m", "", "b", 0), feed.StateDegraded)
-	one, b := Answer{Instance: NumberID(1), Device: 8, Host: 8, Any: 8}, Answer{Instance: TextID("b"), Host: 16, Any: 16, Degraded: true}
-	f := func(q Query, want ...Answer) {
+	one := lookup.Match{Instance: "1", Number: true, Device: 2, Host: 2, Any: 2}
+	b := lookup.Match{Instance: "b", Rank: 1, Host: 4, Any: 4, Degraded: true}
+	f := func(q lookup.Query, want ...lookup.Match) {
 		t.Helper()
-		got, err := h.Query(&q, nil)
-		if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("%+v:\n got %v, %v\nwant %v", q, got, err, want)
+		var got lookup.Answer
+		if err := h.Lookup(t.Context(), &q, &got); err != nil || !slices.Equal(got.Matches, want) || got.BlockSize != 4 {
+			t.Errorf("%+v:\n got %+v, %v\nwant %+v", q, got, err, want)
 		}
 	}
-	f(Query{Model: "m", Tokens: tokens(1, 17)}, one, b)
-	f(Query{Model: "m", Tokens: tokens(1, 17), MaxResults: 1}, b)
-	f(Query{Model: "m", Tokens: tokens(1, 3)})
-	f(Query{Model: "m", Hashes: (&kv.Blocks{Tokens: tokens(1, 16), BlockSize: 4}).AppendHashes(nil, kv.HashSeed)}, one, b)
-	f(Query{Model: "m", LoRA: "ad", Tokens: tokens(1, 4), Extra: [][]byte{item}}, Answer{Instance: NumberID(1), Device: 4, Host: 4, Any: 4})
-	f(Query{Model: "m", LoRA: "ad", Tokens: tokens(1, 4)})
-	if _, err := h.Query(&Query{Model: "zz", Tokens: tokens(1, 4)}, nil); !errors.Is(err, ErrNotFound) {
-		t.Errorf("unknown model: got %v", err)
-	}
-	if _, err := h.Query(&Query{Model: "m", Tokens: tokens(1, 4), Extra: make([][]byte, 3)}, nil); !errors.Is(err, ErrInvalid) {
-		t.Errorf("three entries for one block: got %v", err)
+	hashes := (&kv.Blocks{Tokens: tokens(1, 16), BlockSize: 4}).AppendHashes(nil, kv.HashSeed)
+	f(lookup.Query{Model: "m", Tokens: tokens(1, 17)}, b, one)
+	f(lookup.Query{Model: "m", Tokens: tokens(1, 17), Limit: 1}, b)
+	f(lookup.Query{Model: "m", Tokens: tokens(1, 17), Only: []string{"x", "1"}}, one)
+	f(lookup.Query{Model: "m", Tokens: tokens(1, 17), Only: []string{}})
+	f(lookup.Query{Model: "m", Tokens: tokens(1, 3)})
+	f(lookup.Query{Model: "m", Hashes: hashes}, b, one)
+	f(lookup.Query{Model: "m"})
+	adapted := lookup.Match{Instance: "1", Number: true, Device: 1, Host: 1, Any: 1}
+	f(lookup.Query{Model: "m", LoRA: "ad", Tokens: tokens(1, 4), Extra: [][]byte{item}}, adapted)
+	f(lookup.Query{Model: "m", LoRA: "ad", Tokens: tokens(1, 5), Extra: [][]byte{item, nil}}, adapted)
+	plain := kv.HashBlock(kv.ContentSeed("ad", ""), tokens(1, 4), nil)
+	f(lookup.Query{Model: "m", LoRA: "ad", Hashes: []kv.ContentHash{plain}, Extra: [][]byte{item}}, adapted)
+	f(lookup.Query{Model: "m", LoRA: "ad", Tokens: tokens(1, 4)})
+}
+
+// TestLookupRefusals: each names the field, and leaves the answer empty.
+func TestLookupRefusals(t *testing.T) {
+	h := startTestHost(t, nil)
+	h.register(reg("1", "m", ""))
+	h.put(h.rank("m", "", "1", 0), kv.TierDevice, "", "", 1, tokens(1, 8), nil)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	late, stop := context.WithDeadline(t.Context(), epochTime.AddDate(-20, 0, 0))
+	defer stop()
+	for name, c := range map[string]struct {
+		ctx  context.Context
+		q    lookup.Query
+		kind error
+		text string
+	}{
+		"unknown model":  {t.Context(), lookup.Query{Model: "zz", Tokens: tokens(1, 4)}, ErrNotFound, "model_name: "},
+		"no model":       {t.Context(), lookup.Query{Tokens: tokens(1, 4)}, ErrInvalid, "model_name: "},
+		"both":           {t.Context(), lookup.Query{Model: "m", Tokens: tokens(1, 4), Hashes: []kv.ContentHash{1}}, ErrInvalid, "block_hashes: "},
+		"keys":           {t.Context(), lookup.Query{Model: "m", Tokens: tokens(1, 4), Extra: make([][]byte, 3)}, ErrInvalid, "extra_keys: "},
+		"limit":          {t.Context(), lookup.Query{Model: "m", Tokens: tokens(1, 4), Limit: -1}, ErrInvalid, "max_results: "},
+		"many instances": {t.Context(), lookup.Query{Model: "m", Tokens: tokens(1, 4), Only: make([]string, lookup.MaxInstances+1)}, ErrInvalid, "instances: "},
+		"cancelled":      {ended, lookup.Query{Model: "m", Tokens: tokens(1, 4)}, context.Canceled, ""},
+		"too late":       {late, lookup.Query{Model: "m", Tokens: tokens(1, 4)}, ErrDeadline, "deadline: "},
+	} {
+		var a lookup.Answer
+		if err := h.Lookup(t.Context(), &lookup.Query{Model: "m", Tokens: tokens(1, 8)}, &a); err != nil || len(a.Matches) != 1 {
+			t.Fatalf("before: %+v, %v", a, err)
+		}
+		err := h.Lookup(c.ctx, &c.q, &a)
+		if !errors.Is(err, c.kind) || !strings.HasPrefix(err.Error(), c.text) || len(a.Matches) != 0 || a.BlockSize != 0 {
+			t.Errorf("%s: %v (%+v), want %v: %s", name, err, a, c.kind, c.text)
+		}
 	}
 }
 

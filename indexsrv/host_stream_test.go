@@ -63,7 +63,7 @@ func (h *testHost) depth(id string, blocks ...uint64) (n int, degraded bool) {
 
 func (h *testHost) listener(id string) Listener {
 	h.t.Helper()
-	for _, w := range h.Workers("", "") {
+	for _, w := range h.Instances("", "") {
 		if string(w.Instance) == id {
 			return w.Listeners["0"]
 		}
@@ -274,7 +274,7 @@ func TestHostReregister(t *testing.T) {
 	e.do(func(th *engineThread) { last = th.seq - 1 })
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("last %d: %s", last, jsonOf(t, h.Workers("", "")))
+			t.Logf("last %d: %s", last, jsonOf(t, h.Instances("", "")))
 		}
 	})
 	waitFor(t, "the last batch", func() bool {
@@ -325,7 +325,7 @@ func TestHostRanks(t *testing.T) {
 	}
 	h.must(201, "POST", "/register", fmt.Sprintf(`{"instance_id":1,"endpoint":%q,"model_name":"m","block_size":%d,"dp_size":2}`, a.live, testBlock))
 	waitFor(t, "both connected", func() bool {
-		w := h.Workers("", "")[0]
+		w := h.Instances("", "")[0]
 		return w.Listeners["0"].Status == "active" && w.Listeners["1"].Status == "active"
 	})
 	a.publish(storeOf(0, 1, 2, 3, 4))

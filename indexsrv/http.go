@@ -69,6 +69,8 @@ var statusOf = [...]struct {
 	{ErrNotFound, fasthttp.StatusNotFound},
 	{ErrConflict, fasthttp.StatusConflict},
 	{ErrUnavailable, fasthttp.StatusServiceUnavailable},
+	{ErrDenied, fasthttp.StatusForbidden},
+	{ErrDeadline, fasthttp.StatusGatewayTimeout},
 }
 
 // RefusalStatus returns the HTTP status of an error of [Host.Register] and its

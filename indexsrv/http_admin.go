@@ -132,9 +132,9 @@ type Worker struct {
 	Listeners map[string]Listener `json:"listeners"` // by rank
 }
 
-// Workers describes the registered instances in the order of registration, all
-// of them or those of one model, of one routing group.
-func (h *Host) Workers(model, group string) []Worker {
+// Instances describes the registered instances as /workers does, in the order of
+// registration: all of them, or those of one model, of one routing group.
+func (h *Host) Instances(model, group string) []Worker {
 	ws := h.reg.workers(func(n modelName) bool {
 		return (model == "" || n.model == model) && (group == "" || n.group == group)
 	})
@@ -181,7 +181,7 @@ func describe(w *worker) Worker {
 
 func (h *Host) serveWorkers(ctx *fasthttp.RequestCtx, _ *queryScratch) {
 	args := ctx.QueryArgs()
-	replyValue(ctx, fasthttp.StatusOK, h.Workers(string(args.Peek("model_name")), string(args.Peek("routing_group"))))
+	replyValue(ctx, fasthttp.StatusOK, h.Instances(string(args.Peek("model_name")), string(args.Peek("routing_group"))))
 }
 
 // replyValue answers with v as JSON.

@@ -103,7 +103,7 @@ func TestRegister(t *testing.T) {
 	for _, b := range []string{"", " ", "{", "[]", "null", "7", `"x"`, "{}x", "\xff", `{"instance_id":` + strings.Repeat("[", 100_000)} {
 		bad(b, 400, "")
 	}
-	if got := len(h.Workers("", "")); got != 9 {
+	if got := len(h.Instances("", "")); got != 9 {
 		t.Errorf("%d workers stand, want the 9 good ones", got)
 	}
 }
@@ -166,7 +166,7 @@ func TestUnregister(t *testing.T) {
 	h.error("POST", "/query", query(t, tokens(1, 8), `,"routing_group":"g"`), 404)
 	h.want("POST", "/unregister", `{"instance_id":"x","model_name":"m"}`, 200, ok) // the only group it is in
 	h.want("POST", "/unregister", `{"instance_id":4,"model_name":"m","dp_rank":1,"unknown":1}`, 200, ok)
-	if got := len(h.Workers("m", "default")[0].Listeners); got != 2 {
+	if got := len(h.Instances("m", "default")[0].Listeners); got != 2 {
 		t.Errorf("%d listeners are left of instance 4, want 2", got)
 	}
 	h.want("POST", "/unregister", `{"instance_id":4,"model_name":"m","dp_rank":0}`, 200, ok)
@@ -184,9 +184,9 @@ func TestWorkers(t *testing.T) {
 	h.register(strings.Replace(reg(`"1x"`, "n", `,"dp_size":2,"routing_group":"g","tenant_id":"t"`), "21001", "23001", 1))
 	setState(h.rank("m", "", "1", 0), feed.StatePending)
 	listener := func(endpoint string) string {
-		b := h.Workers("", "")[0].Listeners["0"].Dropped
+		b := h.Instances("", "")[0].Listeners["0"].Dropped
 		return fmt.Sprintf(`{"endpoint":%q,"status":"pending","last_seq":null,"epoch":%d,"gaps":0,"recovered_batches":0,"lost_batches":0,"restarts":0,"duplicates":0,"orphans":0,"memberships":0,"dropped":%s,"last_error":"","shard":0,"node":0}`,
-			endpoint, h.Workers("", "")[0].Listeners["0"].Epoch, jsonOf(t, b))
+			endpoint, h.Instances("", "")[0].Listeners["0"].Epoch, jsonOf(t, b))
 	}
 	one := `{"instance_id":1,"source":"zmq","status":"pending","model_name":"m","routing_group":"default","block_size":4,"endpoints":{"0":"tcp://127.0.0.1:21001"},"listeners":{"0":` + listener("tcp://127.0.0.1:21001") + `}}`
 	two := `{"instance_id":"1x","source":"zmq","status":"pending","model_name":"n","routing_group":"g","tenant_id":"t","block_size":4,"endpoints":{"0":"tcp://127.0.0.1:23001","1":"tcp://127.0.0.1:23002"},"listeners":{"0":` +

@@ -166,21 +166,28 @@ type extraKeys struct {
 	buf     []byte
 	ends    []int // entry i is buf up to ends[i]
 	entries [][]byte
+	given   [][]byte // the entries, in place of buf, where a caller in process gave them
 }
 
 func (e *extraKeys) reset() {
-	e.buf, e.ends, e.entries = e.buf[:0], e.ends[:0], e.entries[:0]
+	e.buf, e.ends, e.entries, e.given = e.buf[:0], e.ends[:0], e.entries[:0], nil
 }
 
 // perBlock returns the entries of n blocks, nil where none was given. An entry
 // for a tail that fills no block is left out.
 func (e *extraKeys) perBlock(n int, tail bool) ([][]byte, error) {
 	given := len(e.ends)
+	if e.given != nil {
+		given = len(e.given)
+	}
 	if given == 0 {
 		return nil, nil
 	}
 	if given != n && (!tail || given != n+1) {
 		return nil, refuse(ErrInvalid, "extra_keys: must have one entry per block, %d, and has %d", n, given)
+	}
+	if e.given != nil {
+		return e.given[:n], nil
 	}
 	start := 0
 	for _, end := range e.ends[:n] {

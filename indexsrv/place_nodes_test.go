@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/internal/lookup"
 	"kindex/numa"
 	"kindex/relay/feed"
 	"kindex/shard"
@@ -155,14 +156,15 @@ func TestNodeHost(t *testing.T) {
 			for b := range uint64(24) {
 				chain = append(chain, i*120+1+b)
 			}
-			q := Query{Model: "m", Hashes: chainOf(kv.HashSeed, chain...)}
-			want, err1 := all.Query(&q, nil)
-			got, err2 := h.Query(&q, nil)
-			if err1 != nil || err2 != nil || !slices.Equal(got, want) {
+			q := lookup.Query{Model: "m", Hashes: chainOf(kv.HashSeed, chain...)}
+			var want, got lookup.Answer
+			err1 := all.Lookup(t.Context(), &q, &want)
+			err2 := h.Lookup(t.Context(), &q, &got)
+			if err1 != nil || err2 != nil || !slices.Equal(got.Matches, want.Matches) {
 				t.Fatalf("%s, chain %d: %v (%v), want %v (%v)", what, i, got, err2, want, err1)
 			}
-			if held := int(i) >= len(ps)-2-nodeKeep; held != (len(want) > 0) {
-				t.Errorf("chain %d: %d instances hold it", i, len(want))
+			if held := int(i) >= len(ps)-2-nodeKeep; held != (len(want.Matches) > 0) {
+				t.Errorf("chain %d: %d instances hold it", i, len(want.Matches))
 			}
 		}
 	}

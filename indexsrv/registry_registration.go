@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"kindex/internal/kv"
+	"kindex/internal/lookup"
 	"kindex/internal/settings"
 	"kindex/relay/client"
 	"kindex/relay/feed"
@@ -30,26 +31,16 @@ const (
 
 // What a refusal is about. [RefusalStatus] gives each its HTTP status.
 var (
-	ErrInvalid     = errors.New("invalid")     // the request cannot be right
-	ErrNotFound    = errors.New("not found")   // it names what is not there
-	ErrConflict    = errors.New("conflict")    // it contradicts what is there
-	ErrUnavailable = errors.New("unavailable") // not now: full, busy or stopping
+	ErrInvalid     = lookup.ErrInvalid
+	ErrNotFound    = lookup.ErrNotFound
+	ErrConflict    = lookup.ErrConflict
+	ErrUnavailable = lookup.ErrUnavailable
+	ErrDenied      = lookup.ErrDenied
+	ErrDeadline    = lookup.ErrDeadline
 )
 
-// refusal is an error for whoever asked: one line that names the field and what
-// it must be.
-type refusal struct {
-	kind error // one of the above
-	text string
-}
-
-func (r *refusal) Error() string { return r.text }
-
-// Unwrap lets errors.Is find the kind.
-func (r *refusal) Unwrap() error { return r.kind }
-
 func refuse(kind error, format string, args ...any) error {
-	return &refusal{kind, fmt.Sprintf(format, args...)}
+	return lookup.Refuse(kind, format, args...)
 }
 
 // InstanceID names one engine process. Clients give integers or strings and get

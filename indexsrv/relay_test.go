@@ -181,7 +181,7 @@ func (h *testHost) relayed(what string, n int, ok func(l Listener) bool) Listene
 	h.t.Helper()
 	var l Listener
 	waitFor(h.t, what, func() bool {
-		l = h.Workers("", "")[0].Listeners[fmt.Sprint(n)]
+		l = h.Instances("", "")[0].Listeners[fmt.Sprint(n)]
 		return ok(l)
 	})
 	return l
@@ -215,7 +215,7 @@ func TestRelayRanks(t *testing.T) {
 	if l.Memberships != 2 || l.Endpoint != f.addr || l.LastError != "" || l.Epoch != 1 {
 		t.Errorf("rank 1 is %+v", l)
 	}
-	if w := h.Workers("", "")[0]; w.Source != "relay" || w.Status != "active" {
+	if w := h.Instances("", "")[0]; w.Source != "relay" || w.Status != "active" {
 		t.Errorf("the worker is %+v", w)
 	}
 	r := h.rank("m", "", "1", 0)

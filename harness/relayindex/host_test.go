@@ -154,7 +154,7 @@ func (h *host) digests() []string {
 }
 
 func (h *host) listeners() []indexsrv.Listener {
-	w := h.Workers("", "")[0]
+	w := h.Instances("", "")[0]
 	ls := make([]indexsrv.Listener, h.ranks)
 	for i := range ls {
 		ls[i] = w.Listeners[fmt.Sprint(i)]

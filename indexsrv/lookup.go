@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: whoever asks in process: a program that embeds the host, the servers of
+// shared memory and gRPC. After: the index's lookup.
+
+package indexsrv
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"kindex/internal/lookup"
+)
+
+// Lookup implements [lookup.Index]. It takes no lock, and allocates nothing once a
+// has room.
+//
+// Errors: ErrNotFound for a model without workers; ErrInvalid; the context's end.
+func (h *Host) Lookup(ctx context.Context, q *lookup.Query, a *lookup.Answer) error {
+	a.Reset()
+	if err := lookup.OfContext(ctx); err != nil {
+		return err
+	}
+	if err := checkQuery(q); err != nil {
+		return err
+	}
+	sc, ok := h.scratch.Get().(*queryScratch)
+	if !ok {
+		panic("BUG: indexsrv: the pool holds something else than scratch")
+	}
+	tokens, hashes := sc.tokens, sc.hashes
+	byHash := sc.load(q)
+	blockSize, err := h.find(sc, byHash)
+	if err == nil {
+		a.BlockSize = blockSize
+		a.Matches = sc.appendMatches(a.Matches)
+	}
+	// The pool keeps nothing of the caller's.
+	sc.tokens, sc.extra.given = tokens[:0], nil
+	if byHash && len(q.Extra) == 0 {
+		sc.hashes = hashes[:0]
+	}
+	h.putScratch(sc)
+	return err
+}
+
+// checkQuery returns what no answer can be given to.
+func checkQuery(q *lookup.Query) error {
+	switch {
+	case q.Model == "":
+		return refuse(ErrInvalid, "model_name: must not be empty")
+	case len(q.Tokens) > 0 && len(q.Hashes) > 0:
+		return refuse(ErrInvalid, "block_hashes: must be left out where token_ids is given")
+	case q.Limit < 0 || q.Limit > lookup.MaxResults:
+		return refuse(ErrInvalid, "max_results: must be an integer from 1 to %d, or left out", lookup.MaxResults)
+	case len(q.Only) > lookup.MaxInstances:
+		return refuse(ErrInvalid, "instances: must have at most %d ids", lookup.MaxInstances)
+	}
+	return nil
+}
+
+// load makes the scratch's query q's, and reports whether that is of hashes. The
+// scratch points to q's tokens and, where they need no change, to its hashes.
+func (q *queryScratch) load(from *lookup.Query) (byHash bool) {
+	q.body = q.body[:0]
+	q.reset()
+	q.text = q.text[:0]
+	q.model, q.group, q.tenant = q.copied(from.Model), q.copied(from.Group), q.copied(from.Tenant)
+	q.lora, q.salt = q.copied(from.LoRA), q.copied(from.Salt)
+	q.filtered = from.Only != nil
+	for _, id := range from.Only {
+		q.instances = append(q.instances, q.copied(id))
+	}
+	q.maxResults = from.Limit
+	q.extra.given = from.Extra
+	if from.Tokens != nil {
+		q.tokens = from.Tokens
+		return false
+	}
+	if len(from.Extra) == 0 {
+		q.hashes = from.Hashes
+	} else {
+		q.hashes = append(q.hashes, from.Hashes...)
+	}
+	return true
+}
+
+// copied returns s in the scratch's memory: what was returned before stays where it
+// is when that grows.
+func (q *queryScratch) copied(s string) []byte {
+	at := len(q.text)
+	q.text = append(q.text, s...)
+	return q.text[at:]
+}
+
+// appendMatches appends q's hits, the deepest first.
+func (q *queryScratch) appendMatches(dst []lookup.Match) []lookup.Match {
+	slices.SortFunc(q.hits, func(a, b hit) int {
+		return cmp.Or(cmp.Compare(b.any, a.any), cmp.Compare(b.host, a.host), cmp.Compare(b.device, a.device),
+			cmp.Compare(a.worker.order, b.worker.order), cmp.Compare(a.number, b.number))
+	})
+	n := len(q.hits)
+	if q.maxResults > 0 {
+		n = min(n, q.maxResults)
+	}
+	for _, t := range q.hits[:n] {
+		dst = append(dst, lookup.Match{
+			Instance: t.worker.id.text, Number: t.worker.id.number, Rank: t.number,
+			Device: t.device, Host: t.host, Any: t.any, Degraded: !t.worker.exact(),
+		})
+	}
+	return dst
+}
