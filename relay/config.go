@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"kindex/internal/logsink"
+	"kindex/internal/secure"
 	"kindex/internal/settings"
 	"kindex/relay/feed"
 	"kindex/relay/hashcheck"
@@ -123,7 +124,7 @@ func (c *Config) options() []settings.Option {
 		settings.Text("tls-cert", "PEM file with the certificate of this relay; turns TLS 1.3 on; read again when it changes", &c.TLSCert, nil),
 		settings.Text("tls-key", "PEM file with its key", &c.TLSKey, nil),
 		settings.Text("client-ca", "PEM file with the authorities of the clients that are taken; others are refused", &c.ClientCA, nil),
-		settings.Text("token-file", "file with bearer tokens of 8 bytes or more, one a line, of which clients must have one; read again when it changes", &c.TokenFile, nil),
+		settings.Text("token-file", "file with bearer tokens of 8 bytes or more, one a line (or ROLE TOKEN NAME, as an index host has them), of which clients must have one; read again when it changes", &c.TokenFile, nil),
 		settings.Count("max-subscriptions", "subscriptions to one engine at once", &c.MaxSubscriptions, 1, 1<<20),
 		settings.Count("max-streams", "RPCs at once on one gRPC connection", &c.MaxStreams, 1, 1<<20),
 		settings.Count("max-connections", "connections at once to one address", &c.MaxConnections, 1, 1<<20),
@@ -249,24 +250,9 @@ func (c *Config) addressFaults() []error {
 
 // fileFaults returns what is wrong with the files that c names.
 func (c *Config) fileFaults() []error {
-	var faults []error
-	switch {
-	case (c.TLSCert == "") != (c.TLSKey == ""):
-		faults = append(faults, errors.New("tls-cert and tls-key: both must be given, or neither"))
-	case c.TLSCert == "" && c.ClientCA != "":
-		faults = append(faults, errors.New("client-ca: it needs tls-cert and tls-key"))
-	case c.TLSCert != "":
-		if _, err := (tlsFiles{cert: c.TLSCert, key: c.TLSKey}).read(nil); err != nil {
-			faults = append(faults, fmt.Errorf("tls: %w", err))
-		}
-	}
-	if c.ClientCA != "" {
-		if _, err := readAuthorities(c.ClientCA); err != nil {
-			faults = append(faults, fmt.Errorf("client-ca: %w", err))
-		}
-	}
+	faults := c.tlsFiles().Faults("client-ca")
 	if c.TokenFile != "" {
-		if _, err := readTokens(c.TokenFile); err != nil {
+		if err := tokenForm.Fault(c.TokenFile); err != nil {
 			faults = append(faults, fmt.Errorf("token-file: %w", err))
 		}
 	}
@@ -284,4 +270,10 @@ func (c *Config) loadToken() (string, error) {
 	return settings.ReadToken(c.LoadTokenFile)
 }
 
-func (c *Config) tlsFiles() tlsFiles { return tlsFiles{c.TLSCert, c.TLSKey, c.ClientCA} }
+func (c *Config) tlsFiles() secure.TLSFiles {
+	return secure.TLSFiles{Cert: c.TLSCert, Key: c.TLSKey, ClientCA: c.ClientCA}
+}
+
+// tokenForm is what token-file may hold: a relay has only readers, so that a token
+// needs no role.
+var tokenForm = secure.TokenForm{Server: "relay", Bare: secure.RoleRead}

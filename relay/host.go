@@ -103,15 +103,15 @@ func (h *Host) secure() error {
 	}
 	var err error
 	if h.cfg.TLSCert != "" {
-		if h.options.tls, err = h.cfg.tlsFiles().config(told("certificates"), "h2"); err != nil {
+		if h.options.tls, err = h.cfg.tlsFiles().Config(told("certificates"), "h2"); err != nil {
 			return fmt.Errorf("tls: %w", err)
 		}
-		if h.tlsHTTP, err = h.cfg.tlsFiles().config(told("certificates of HTTP"), "http/1.1"); err != nil {
+		if h.tlsHTTP, err = h.cfg.tlsFiles().Config(told("certificates of HTTP"), "http/1.1"); err != nil {
 			return fmt.Errorf("tls: %w", err)
 		}
 	}
 	if h.cfg.TokenFile != "" {
-		if h.options.tokens, err = newTokens(h.cfg.TokenFile, told("tokens")); err != nil {
+		if h.options.tokens, err = tokenForm.ReadTokens(h.cfg.TokenFile, told("tokens")); err != nil {
 			return fmt.Errorf("token-file: %w", err)
 		}
 	}

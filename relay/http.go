@@ -100,7 +100,8 @@ func (h *Host) authorize(r *http.Request, probe bool) error {
 	if h.options.tokens == nil || probe {
 		return nil
 	}
-	return h.options.tokens.check(r.Header.Get("Authorization"))
+	_, err := h.options.tokens.Check([]byte(r.Header.Get("Authorization")))
+	return err
 }
 
 func httpPaths() string {

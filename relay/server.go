@@ -19,7 +19,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -27,6 +26,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"kindex/internal/fdwait"
+	"kindex/internal/secure"
 	relayv1 "kindex/proto/kindex/relay/v1"
 	"kindex/relay/load"
 )
@@ -87,9 +87,9 @@ const endReasons = int(EndClosed) + 2
 // serverOptions are what all listeners of a relay have in common.
 type serverOptions struct {
 	tls              *tls.Config
-	tokens           *tokens
-	maxMessage       int64 // bytes of a message that a client sends
-	maxStreams       int   // of one connection
+	tokens           *secure.Tokens // nil: none is asked for
+	maxMessage       int64          // bytes of a message that a client sends
+	maxStreams       int            // of one connection
 	maxConnections   int
 	maxSubscriptions int // of one engine
 	procs            *processors
@@ -132,7 +132,7 @@ func newServer(o *serverOptions, own *served) *server {
 		grpc.StreamInterceptor(s.stream),
 	}
 	if o.tls != nil {
-		options = append(options, grpc.Creds(countedTLS{credentials.NewTLS(o.tls), &own.stats.handshakes}))
+		options = append(options, grpc.Creds(secure.Credentials(o.tls, func(net.Addr, error) { own.stats.handshakes.Add(1) })))
 	}
 	s.grpc = grpc.NewServer(options...)
 	s.registerPeer()
@@ -196,8 +196,7 @@ func (s *server) passThrough(srv any, stream grpc.ServerStream) error {
 // meets must not take the relay from all others.
 func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
 	defer s.finish(info.FullMethod, &err)
-	if err := s.o.tokens.checkRPC(ctx, info.FullMethod); err != nil {
-		s.own.stats.denied.Add(1)
+	if err := s.authorize(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
 	return next(ctx, req)
@@ -205,11 +204,22 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 
 func (s *server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 	defer s.finish(info.FullMethod, &err)
-	if err := s.o.tokens.checkRPC(stream.Context(), info.FullMethod); err != nil {
-		s.own.stats.denied.Add(1)
+	if err := s.authorize(stream.Context(), info.FullMethod); err != nil {
 		return err
 	}
 	return next(srv, stream)
+}
+
+// authorize returns why a caller is refused, as a status.
+func (s *server) authorize(ctx context.Context, method string) error {
+	if s.o.tokens == nil || secure.HealthMethod(method) {
+		return nil
+	}
+	if _, err := s.o.tokens.CheckRPC(ctx); err != nil {
+		s.own.stats.denied.Add(1)
+		return secure.Unauthenticated(err)
+	}
+	return nil
 }
 
 func (s *server) finish(method string, err *error) {
@@ -275,26 +285,6 @@ func (s *server) ended(ctx context.Context, e *served, c contract, err error) er
 		return status.FromContextError(ctx.Err()).Err()
 	}
 	return err
-}
-
-// countedTLS counts the handshakes that fail.
-type countedTLS struct {
-	credentials.TransportCredentials
-	failed *atomic.Uint64
-}
-
-// ServerHandshake implements credentials.TransportCredentials.
-func (c countedTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := c.TransportCredentials.ServerHandshake(conn)
-	if err != nil {
-		c.failed.Add(1)
-	}
-	return conn, info, err
-}
-
-// Clone implements credentials.TransportCredentials.
-func (c countedTLS) Clone() credentials.TransportCredentials {
-	return countedTLS{c.TransportCredentials.Clone(), c.failed}
 }
 
 // limitListener closes connections over a number at once: one that waits would

@@ -59,6 +59,7 @@ var arrows = []arrow{
 	{"internal/kv", nil, "the vocabulary: everything may import it, it imports nothing of ours"},
 	{"internal/longtest", nil, "a leaf for tests"},
 	{"internal/archtest", nil, "reads the tree as text"},
+	{"internal/secure", []string{"internal/settings"}, "certificates and tokens, read as settings' files are"},
 	{"internal", []string{"internal/kv", "internal/seqlock", "internal/invariants"}, "shared leaves stay leaves"},
 }
 

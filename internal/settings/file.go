@@ -47,43 +47,32 @@ func ReadKeyPair(cert, key string) (tls.Certificate, error) {
 	return pair, nil
 }
 
-// ReadTokens returns the tokens of a file, one a line, of at least so many bytes
-// each. Empty lines and lines that begin with # are left out. No error repeats a
-// token.
-func ReadTokens(path string, least int) ([]string, error) {
+// ReadToken returns the one token of a file, of any length. Empty lines and lines
+// that begin with # are left out. No error repeats a token.
+func ReadToken(path string) (string, error) {
 	text, err := ReadFile(path)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	var tokens []string
-	n := 0
+	var found []byte
+	tokens, n := 0, 0
 	for line := range bytes.Lines(text) {
 		n++
 		token := bytes.TrimSpace(line)
 		switch {
 		case len(token) == 0 || token[0] == '#':
-		case len(token) < least:
-			return nil, fmt.Errorf("%s:%d: a token must have %d bytes or more", path, n, least)
 		case bytes.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
-			return nil, fmt.Errorf("%s:%d: a token must be one word a line, of printable ASCII", path, n)
+			return "", fmt.Errorf("%s:%d: a token must be one word a line, of printable ASCII", path, n)
 		default:
-			tokens = append(tokens, string(token))
+			found = token
+			tokens++
 		}
 	}
-	if len(tokens) == 0 {
-		return nil, fmt.Errorf("%s: no token in it: it must have one a line", path)
-	}
-	return tokens, nil
-}
-
-// ReadToken returns the one token of a file.
-func ReadToken(path string) (string, error) {
-	tokens, err := ReadTokens(path, 1)
 	switch {
-	case err != nil:
-		return "", err
-	case len(tokens) > 1:
-		return "", fmt.Errorf("%s: %d tokens in it: it must have one", path, len(tokens))
+	case tokens == 0:
+		return "", fmt.Errorf("%s: no token in it: it must have one", path)
+	case tokens > 1:
+		return "", fmt.Errorf("%s: %d tokens in it: it must have one", path, tokens)
 	}
-	return tokens[0], nil
+	return string(found), nil
 }
