@@ -31,6 +31,7 @@ type relayed struct {
 	changed  func(before, now feed.State, why string)
 	group    *relayGroup
 
+	gate   sync.Mutex // the client's, but while the stream is frozen; before mu and any lane
 	mu     sync.Mutex // held while a job runs, so that nobody sees a batch half applied
 	closed bool
 
@@ -112,6 +113,8 @@ func (j *relayJob) Apply() {
 // do applies ops on the stream's lane and waits. A snapshot's chunk and a batch
 // are each applied in one turn of the shard.
 func (r *relayed) do(empty bool, ops []normal.Op, after func()) {
+	r.gate.Lock()
+	defer r.gate.Unlock()
 	r.job = relayJob{r: r, empty: empty, ops: ops, after: after}
 	if r.run != nil {
 		r.run(&r.job)
@@ -198,6 +201,8 @@ func (r *relayed) Chunk(ops []normal.Op) { r.do(false, ops, func() {}) }
 
 // End implements [client.Handler].
 func (r *relayed) End(s *client.Snapshot) {
+	r.gate.Lock()
+	defer r.gate.Unlock()
 	r.locked(func() {
 		r.counts.snapshots++
 		r.has, r.last = true, s.Through
@@ -227,6 +232,8 @@ func (r *relayed) Batch(b *client.Batch) {
 
 // Hole implements [client.Handler].
 func (r *relayed) Hole(h *client.Hole) {
+	r.gate.Lock()
+	defer r.gate.Unlock()
 	r.locked(func() {
 		r.counts.lost += h.To - h.From + 1
 		r.has, r.last = true, h.To
@@ -309,6 +316,21 @@ func (r *relayed) Between(fn func(feed.Status)) {
 	defer r.mu.Unlock()
 	fn(r.status())
 }
+
+// freeze calls fn while nothing of the rank is applied, as [feed.Stream.Freeze]
+// does. The other ranks of the same client wait, too: they share its goroutine.
+func (r *relayed) freeze(fn func(st feed.Status, at *Resume)) {
+	r.gate.Lock()
+	defer r.gate.Unlock()
+	r.mu.Lock()
+	st, at := r.status(), r.position()
+	r.mu.Unlock()
+	fn(st, at)
+}
+
+// position returns where another stream can go on from; nil: nowhere. The lock is
+// held, and the gate.
+func (*relayed) position() *Resume { return nil }
 
 // extra adds to st what only a relayed stream has.
 func (r *relayed) extra(st *StreamStatus) {

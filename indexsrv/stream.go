@@ -31,6 +31,9 @@ type StreamConfig struct {
 	// Relay is set where Endpoint is host:port of a relay: the client that the
 	// registration's ranks share.
 	Relay *relayGroup
+
+	// Resume is where the stream goes on; nil: it begins with nothing.
+	Resume *Resume
 }
 
 func (c *StreamConfig) feed() feed.Config {

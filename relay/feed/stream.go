@@ -16,11 +16,12 @@ import (
 // the push-back, the socket fills meanwhile, and the tap learns of gaps as soon as
 // they are known. So the feed sees what the tap saw, in that order.
 //
-// Concurrency: Status, State and Between may be called from any goroutine at any
-// time; Close once. The other methods are the tap's, one call at a time.
+// Concurrency: Status, State, Between and Freeze may be called from any goroutine at
+// any time; Close once. The other methods are the tap's, one call at a time.
 type Stream struct {
 	hooks Hooks
 
+	gate sync.Mutex // the tap's while it hands over, else Freeze's; taken before mu and before any lane
 	mu   sync.Mutex // guards feed
 	feed *Feed
 
@@ -105,6 +106,8 @@ func (s *Stream) Between(fn func(Status)) {
 
 // Connected and Disconnected pass on what became of the live connection.
 func (s *Stream) Connected(now time.Time) {
+	s.gate.Lock()
+	defer s.gate.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.feed.Connected(now)
@@ -112,6 +115,8 @@ func (s *Stream) Connected(now time.Time) {
 
 // Disconnected is Connected's counterpart; why says what was seen of the cause.
 func (s *Stream) Disconnected(why string, now time.Time) {
+	s.gate.Lock()
+	defer s.gate.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.feed.Disconnected(why, now)
@@ -119,6 +124,8 @@ func (s *Stream) Disconnected(why string, now time.Time) {
 
 // Unbound passes on that the live endpoint cannot be bound, and why.
 func (s *Stream) Unbound(why string, now time.Time) {
+	s.gate.Lock()
+	defer s.gate.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.feed.Unbound(why, now)
@@ -126,6 +133,8 @@ func (s *Stream) Unbound(why string, now time.Time) {
 
 // Live passes on messages in the order they came; now is when they were received.
 func (s *Stream) Live(msgs []Message, now time.Time) {
+	s.gate.Lock()
+	defer s.gate.Unlock()
 	s.burst.Replay, s.burst.Messages, s.burst.Received = 0, msgs, now
 	s.run()
 }
@@ -133,6 +142,8 @@ func (s *Stream) Live(msgs []Message, now time.Time) {
 // Replayed passes on part of the answer to request id, and whether it is whole
 // now or has failed.
 func (s *Stream) Replayed(id uint64, msgs []Message, end bool, err error, now time.Time) {
+	s.gate.Lock()
+	defer s.gate.Unlock()
 	s.burst.Replay, s.burst.Messages, s.burst.Received = id, msgs, now
 	s.run()
 	s.mu.Lock()

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/zeebo/xxh3"
 )
 
 // handSource has one stream, which a test drives as a tap would.
@@ -109,6 +111,21 @@ func TestStream(t *testing.T) {
 					t.Errorf("got blocks %v, %s; want 1 to 5, at 4, 1 malformed", got, statusLine(st))
 				}
 			})
+			came := make(chan struct{})
+			s.Freeze(func(st Status, pos Position) {
+				want := Position{Epoch: 1, HasSeq: true, LastSeq: 4, LastSum: xxh3.Hash(p[4])}
+				if pos != want || st.LastSeq != 4 {
+					t.Errorf("stands at %+v, want %+v", pos, want)
+				}
+				go func() {
+					s.Live([]Message{{Seq: 4, Payload: p[4]}}, now) // waits; a duplicate
+					close(came)
+				}()
+				if s.Status().Duplicates != 0 { // which anybody may ask meanwhile
+					t.Error("a batch was admitted while the stream was frozen")
+				}
+			})
+			<-came
 			s.Disconnected("test", now)
 			s.Next(now)
 			if want := []State{StateDegraded, StateActive, StateDegraded}; !slices.Equal(states, want) || s.State() != StateDegraded {
@@ -118,8 +135,8 @@ func TestStream(t *testing.T) {
 			if !slices.Equal(standings, want) {
 				t.Errorf("stood at %v, want %v", standings, want)
 			}
-			if applied != 3 || committed != 3 || sink.taken != 5 || sink.bad != 0 || lanes && ran != 3 {
-				t.Errorf("told of %d applied, %d committed; %d turns, %d commits outside, %d runs; want 3, 3, 5, 0, 3", applied, committed, sink.taken, sink.bad, ran)
+			if applied != 4 || committed != 3 || sink.taken != 5 || sink.bad != 0 || lanes && ran != 4 {
+				t.Errorf("told of %d applied, %d committed; %d turns, %d commits outside, %d runs; want 4, 3, 5, 0, 4", applied, committed, sink.taken, sink.bad, ran)
 			}
 			if s.Close(); src.closed != 1 {
 				t.Errorf("tap closed %d times, want once", src.closed)
