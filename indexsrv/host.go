@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -45,6 +46,8 @@ type Host struct {
 	ln       net.Listener
 	parts    []part // servers beside HTTP
 	draining atomic.Bool
+	epoch    uint64        // names this life of the host to whoever watches it
+	closing  chan struct{} // closed when streams begin to stop
 	dumps    chan struct{} // one token for each dump under way
 	scratch  sync.Pool     // *queryScratch
 
@@ -86,6 +89,7 @@ func newHost(cfg Config, src feed.Source, log *slog.Logger) (*Host, error) {
 		return nil, err
 	}
 	h := &Host{cfg: cfg, log: log, idx: NewPoolWriter(idx, pool), pool: pool, plans: plans, src: src, dumps: make(chan struct{}, maxDumps)}
+	h.epoch, h.closing = rand.Uint64(), make(chan struct{})
 	h.scratch.New = func() any { return newQueryScratch(int(h.scratches.Add(1))) }
 	h.met = newMetrics(h)
 	h.reg = newRegistry(&h.cfg, h.idx, src, h.met.streamHooks, log)
@@ -205,6 +209,7 @@ func (h *Host) drain() {
 func (h *Host) Close() error {
 	h.closeOnce.Do(func() {
 		h.draining.Store(true)
+		close(h.closing)
 		ctx, cancel := context.WithTimeout(context.Background(), h.cfg.DrainTimeout)
 		defer cancel()
 		h.closeErr = errors.Join(h.reg.stop(ctx), h.pool.Close())

@@ -11,6 +11,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"kindex/internal/lookup"
 	"kindex/relay/feed"
 )
 
@@ -135,47 +136,43 @@ type Worker struct {
 // Instances describes the registered instances as /workers does, in the order of
 // registration: all of them, or those of one model, of one routing group.
 func (h *Host) Instances(model, group string) []Worker {
-	ws := h.reg.workers(func(n modelName) bool {
-		return (model == "" || n.model == model) && (group == "" || n.group == group)
-	})
+	ws := h.reg.workers(chosen(lookup.Filter{Model: model, Group: group}))
 	out := make([]Worker, 0, len(ws))
 	for _, w := range ws {
-		out = append(out, describe(w))
+		shown := w.show()
+		out = append(out, describe(&shown))
 	}
 	return out
 }
 
-func describe(w *worker) Worker {
-	n := w.model.name
+// describe returns w in the shape of /workers.
+func describe(w *lookup.Worker) Worker {
 	d := Worker{
-		Instance: w.shown, Source: sourceZMQ, Model: n.model, Group: n.group, BlockSize: w.model.blockSize,
+		Instance: appendJSONString(nil, w.Instance), Source: w.Source, Status: w.Status, Model: w.Model, Group: w.Group, BlockSize: w.BlockSize,
 		Endpoints: map[string]string{}, Listeners: map[string]Listener{},
 	}
-	if n.tenant != defaultGroup {
-		d.Tenant = n.tenant
+	if w.Number {
+		d.Instance = json.RawMessage(w.Instance)
 	}
-	worst := feed.StateActive
-	for _, r := range *w.ranks.Load() {
-		st := r.stream.status()
+	if w.Tenant != defaultGroup {
+		d.Tenant = w.Tenant
+	}
+	for i := range w.Ranks {
+		r := &w.Ranks[i]
 		l := Listener{
-			Endpoint: r.cfg.Endpoint, Status: st.State.String(), Epoch: st.Epoch,
-			Gaps: st.Gaps, Recovered: st.Recovered, Lost: st.Lost, Restarts: st.Restarts, Duplicates: st.Duplicates,
-			Snapshots: st.Snapshots, Resets: st.Resets, RelayRanks: st.RelayRanks,
-			Shard: r.shard, Node: r.node,
-			Orphans: st.Orphans, Memberships: st.Memberships, Dropped: st.Dropped, LastError: st.LastError,
+			Endpoint: r.Endpoint, Status: r.Status, Epoch: r.Epoch,
+			Gaps: r.Gaps, Recovered: r.Recovered, Lost: r.Lost, Restarts: r.Restarts, Duplicates: r.Duplicates,
+			Snapshots: r.Snapshots, Resets: r.Resets, RelayRanks: r.RelayRanks,
+			Shard: r.Shard, Node: r.Node,
+			Orphans: r.Orphans, Memberships: r.Memberships, Dropped: r.Dropped, LastError: r.LastError,
 		}
-		if st.HasSeq {
-			l.LastSeq = &st.LastSeq
+		if r.HasSeq {
+			l.LastSeq = &r.LastSeq
 		}
-		worst = max(worst, st.State)
-		key := strconv.Itoa(r.number)
-		if r.cfg.Relay != nil {
-			d.Source = sourceRelay
-		}
-		d.Endpoints[key] = r.cfg.Endpoint
+		key := strconv.Itoa(r.Rank)
+		d.Endpoints[key] = r.Endpoint
 		d.Listeners[key] = l
 	}
-	d.Status = worst.String()
 	return d
 }
 

@@ -91,6 +91,7 @@ type registry struct {
 
 	models  atomic.Pointer[map[modelName]*model] // replaced, never changed
 	holders holderTable
+	changes tableChanges
 
 	mu      sync.Mutex
 	stopped bool
@@ -246,6 +247,7 @@ func (g *registry) add(r *Registration, cfgs []StreamConfig) error {
 		g.streams++
 		g.holders.set(rk.holder, rk)
 	}
+	g.changes.note()
 	g.log.Info("registered", "model_name", name.model, "routing_group", name.group, "instance_id", w.id.text,
 		"ranks", len(added), "endpoint", added[0].cfg.Endpoint, "block_size", m.blockSize)
 	return nil
@@ -258,7 +260,9 @@ func (g *registry) start(w *worker, cfg *StreamConfig) (*rank, error) {
 		return nil, refuse(ErrUnavailable, "instance_id: %v", err)
 	}
 	log := g.log.With("model_name", w.model.name.model, "instance_id", w.id.text, "dp_rank", cfg.Rank)
-	s, err := startStream(g.src, *cfg, g.idx, h, g.hooks(h, g.idx.shardOf(h)), log)
+	hooks := g.hooks(h, g.idx.shardOf(h))
+	hooks.Standing = g.changes.note
+	s, err := startStream(g.src, *cfg, g.idx, h, hooks, log)
 	if err != nil {
 		_ = g.idx.Drop(h) // known: it was just added
 		if errors.Is(err, feed.ErrNoSockets) {
@@ -360,6 +364,7 @@ func (g *registry) detach(u *unregistration) ([]*rank, error) {
 		g.holders.set(r.holder, nil)
 		g.leave(r)
 	}
+	g.changes.note()
 	g.log.Info("unregistered", "model_name", w.model.name.model, "routing_group", w.model.name.group,
 		"instance_id", w.id.text, "ranks", len(out))
 	return out, nil

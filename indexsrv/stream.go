@@ -108,6 +108,8 @@ type streamHooks struct {
 	Applied func(time.Duration)
 	// Shard is called with how long one message's operations took in the index.
 	Shard func(time.Duration)
+	// Standing is called when the stream's state has changed, with its lock held.
+	Standing func()
 }
 
 // startStream begins the stream that cfg describes into holder h. It returns at
@@ -127,6 +129,9 @@ func startStream(src feed.Source, cfg StreamConfig, idx *Writer, h shard.Holder,
 	s.changes = logsink.NewChanges(log.With("endpoint", cfg.Endpoint, "rank", cfg.Rank))
 	changed := func(before, now feed.State, why string) {
 		s.state.Store(uint32(now))
+		if hooks.Standing != nil {
+			hooks.Standing()
+		}
 		level := slog.LevelInfo
 		if now > feed.StatePending {
 			level = slog.LevelWarn
