@@ -112,8 +112,8 @@ func (f *Feed) again(seq uint64, payload []byte, now time.Time) {
 // ahead takes a live batch that cannot be applied yet. Without a replay socket
 // nothing is waited for.
 func (f *Feed) ahead(seq uint64, payload []byte, now time.Time) {
-	if seq > f.seen {
-		f.counts.gaps++
+	if seq > f.seen && (!f.resume.open || f.anchor.heard) {
+		f.counts.gaps++ // what was said before a resumed stream was there is none
 	}
 	f.seen = max(f.seen, seq+1)
 	if !f.canReplay() {
@@ -131,7 +131,11 @@ func (f *Feed) ahead(seq uint64, payload []byte, now time.Time) {
 				f.believe(now)
 				return
 			}
-			f.faults.Raise(faultUnverified, why)
+			if f.resume.open {
+				f.cold(why, now)
+			} else {
+				f.faults.Raise(faultUnverified, why)
+			}
 		}
 		f.giveUpFirst(why, now)
 	}
@@ -255,6 +259,7 @@ func (f *Feed) giveUp(why string, limit uint64, now time.Time) {
 // restart begins a new epoch: everything of the old life goes at once, and the
 // new life is a join.
 func (f *Feed) restart() {
+	f.resume.refuse("the publisher has begun another life")
 	f.epoch++
 	f.counts.restarts++
 	f.forget(ForgetRestart)

@@ -66,7 +66,7 @@ func (f *Feed) wanted() (due time.Time, w want) {
 	switch {
 	case !f.connected:
 		return time.Time{}, wantNothing
-	case held, r.wantJoin, r.unverified, r.more:
+	case held, r.wantJoin, r.unverified, r.catching, r.more:
 		return r.notBefore, wantMissing
 	case !r.resyncAt.IsZero() && (r.confirmAt.IsZero() || r.resyncAt.Before(r.confirmAt)):
 		return r.resyncAt, wantResync

@@ -42,6 +42,8 @@ type Config struct {
 	Endpoint       string // live socket, this rank's port already in it
 	ReplayEndpoint string // replay socket, this rank's port already in it; "" where there is none
 	Limits         Limits
+	// Resume is where the content stands that the sink holds already; nil: it is empty.
+	Resume *Position
 }
 
 // Limits bound what one stream may occupy and how long it waits. The zero
@@ -118,6 +120,9 @@ type Status struct {
 	Duplicates uint64 // batches that came again, or after they were given up
 	Malformed  uint64 // messages and payloads that cannot be read as a whole
 
+	Resumed uint64 // 1: the stream went on from [Config].Resume
+	Cold    string // why it could not; "" where it did, may yet, or had none
+
 	HeldBatches uint64 // live batches that wait behind a gap now
 	HeldBytes   uint64
 
@@ -163,6 +168,7 @@ type Feed struct {
 
 	suspects suspects
 	anchor   anchor
+	resume   resume
 
 	// The connection.
 	connected bool
@@ -204,6 +210,9 @@ func New(cfg Config, sink Sink) *Feed {
 	f.apply = f.commit
 	f.limits.setDefaults()
 	f.repair.wantJoin = f.canReplay()
+	if cfg.Resume != nil {
+		f.take(cfg.Resume)
+	}
 	return f
 }
 
@@ -250,6 +259,8 @@ func (f *Feed) Status() Status {
 		Restarts:    f.counts.restarts,
 		Duplicates:  f.counts.duplicates,
 		Malformed:   f.counts.malformed,
+		Resumed:     f.resume.proved,
+		Cold:        f.resume.why,
 		HeldBatches: uint64(len(f.held)),
 		HeldBytes:   uint64(f.heldLen),
 		LastBatch:   f.lastBatch,
@@ -276,6 +287,10 @@ func (f *Feed) lastError() string {
 		return fmt.Sprintf("connection to %s lost: %s", f.cfg.Endpoint, orUnknown(f.why))
 	case f.faults.set != 0, f.faults.reason != "":
 		return f.faults.reason
+	case f.resume.open:
+		return fmt.Sprintf("asking %s whether it is still the publisher of the content loaded, which stands at batch %d", f.cfg.ReplayEndpoint, f.last)
+	case f.resume.why != "":
+		return fmt.Sprintf("began cold, %s: asking %s for batches from %d", f.resume.why, f.cfg.ReplayEndpoint, f.next())
 	}
 	return fmt.Sprintf("asking %s for batches from %d", f.cfg.ReplayEndpoint, f.next())
 }

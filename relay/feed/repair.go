@@ -26,7 +26,8 @@ const maxRetryDelay = 5 * time.Second
 type repair struct {
 	// What is wanted, beside filling the gap below what is held.
 	wantJoin   bool      // the history before the first batch was not asked for yet
-	unverified bool      // reconnected: is the publisher still the same?
+	unverified bool      // reconnected, or resumed: is the publisher still the same?
+	catching   bool      // resumed, and what was said meanwhile has not all come yet
 	confirmAt  time.Time // silent since connecting, or since heardAt: ask once more then; zero: no need
 	heardAt    time.Time // when something came live last; zero: confirmAt is not about that
 	more       bool      // the last answer had more than there was room for
@@ -81,7 +82,8 @@ func (r *repair) cancel() {
 
 // repairing reports whether the stream is not exact and something is done about it.
 func (f *Feed) repairing() bool {
-	return f.repair.wantJoin || f.repair.unverified || f.repair.more || f.repair.resyncing || len(f.held) > 0 || f.bad.open && f.canReplay()
+	r := &f.repair
+	return r.wantJoin || r.unverified || r.catching || r.more || r.resyncing || len(f.held) > 0 || f.bad.open && f.canReplay()
 }
 
 // Connected tells that messages published from now on will arrive.
@@ -92,6 +94,9 @@ func (f *Feed) Connected(now time.Time) {
 	f.connected, f.ever, f.failed, f.since, f.why = true, true, false, time.Time{}, ""
 	r := &f.repair
 	r.flips = 0
+	if why := f.unprovable(); why != "" {
+		f.cold(why, now)
+	}
 	if f.canReplay() {
 		r.confirmAt, r.heardAt = now.Add(f.limits.ConfirmDelay), time.Time{}
 		r.notBefore = now
@@ -102,7 +107,7 @@ func (f *Feed) Connected(now time.Time) {
 		f.telling = now.Add(f.limits.SubscribeTime)
 	}
 	switch {
-	case !again:
+	case !again && !f.resume.open:
 	case f.has && f.canReplay():
 		// Batches may have been missed, and the publisher may be another one
 		// whose numbers have already passed the old ones. What is held came
@@ -279,6 +284,10 @@ func (f *Feed) unproven(now time.Time) bool {
 		f.faults.reason = fmt.Sprintf("replay from %s: %s", f.cfg.ReplayEndpoint, why)
 		return false
 	}
+	if f.resume.open {
+		f.cold(why, now)
+		return false
+	}
 	r.unverified, r.hopeless, r.tries = false, false, 0
 	f.faults.Raise(faultUnverified, "%s", why)
 	f.clearSuspects()
@@ -315,6 +324,7 @@ func (f *Feed) repeated(seq uint64, payload []byte, now time.Time) {
 		f.proven()
 		if f.repair.unverified {
 			f.repair.unverified = false
+			f.resumed()
 			f.clearSuspects()
 			f.drain(now)
 		}
@@ -405,7 +415,7 @@ func (f *Feed) ReplayEnd(id uint64, now time.Time) {
 		return
 	}
 	f.concludeShort(now)
-	r.wantJoin, r.unverified = r.short && len(f.held) == 0, false
+	r.wantJoin, r.unverified, r.catching = r.short && len(f.held) == 0, false, false
 	if r.joining && !r.short {
 		f.faults.set &^= faultUnverified
 	}
@@ -509,10 +519,13 @@ func (f *Feed) ReplayFailed(id uint64, err error, now time.Time) {
 		r.notBefore = now.Add(f.delay())
 		return
 	}
-	if r.wantJoin || r.unverified || f.bad.open {
+	if f.resume.open && (len(f.suspects.batches) == 0 || r.answered) {
+		f.cold(fmt.Sprintf("replay from %s: %v", f.cfg.ReplayEndpoint, err), now)
+	}
+	if r.wantJoin || r.unverified || r.catching || f.bad.open {
 		f.faults.Raise(faultUnverified, "what was missed cannot be learned: replay from %s: %v", f.cfg.ReplayEndpoint, err)
 	}
-	r.deaf, r.wantJoin, r.unverified, r.more = true, false, false, false
+	r.deaf, r.wantJoin, r.unverified, r.catching, r.more = true, false, false, false, false
 	if len(f.suspects.batches) > 0 && !r.answered {
 		f.believe(now)
 		return

@@ -70,6 +70,7 @@ const (
 	FaultBlockSize                    // the engine's block size is another one than the content's
 	FaultRefused                      // an event could not be applied
 	faultForeign                      // the replay socket seems to be another engine's; the feed's own
+	allFaults       = faultForeign<<1 - 1
 )
 
 // Faults are those of one stream and why the last was raised.

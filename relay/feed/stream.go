@@ -32,6 +32,7 @@ type Stream struct {
 	// state publishes feed.State() to readers, who take no lock.
 	state  atomic.Uint32
 	stands Standing // as told last
+	known  bool     // Hooks.Resumed was called, or has nothing to say
 }
 
 // Standing is where a stream stands and whether that will change by itself.
@@ -54,6 +55,9 @@ type Hooks struct {
 	// Changed is called, under the stream's lock, when the state is another one;
 	// why is "" where it is active.
 	Changed func(before, now State, why string)
+	// Resumed is called, under the stream's lock, once it is known whether the stream
+	// goes on from [Config].Resume; why it does not, "" where it does.
+	Resumed func(why string)
 	// Stands is called, under the stream's lock, with where the stream stands at
 	// first and whenever that is another place; why as above.
 	Stands func(now Standing, why string)
@@ -71,7 +75,7 @@ func Open(src Source, cfg Config, sink Sink, hooks Hooks) (*Stream, error) {
 			return nil, err
 		}
 	}
-	s := &Stream{hooks: hooks, feed: New(cfg, sink)}
+	s := &Stream{hooks: hooks, feed: New(cfg, sink), known: cfg.Resume == nil || hooks.Resumed == nil}
 	s.burst = Burst{Feed: s.feed, Applied: hooks.Applied, Committed: hooks.Committed}
 	s.state.Store(uint32(StatePending))
 	t, err := src.Open(&cfg, s)
@@ -193,6 +197,10 @@ func (s *Stream) Next(now time.Time) (req ReplayRequest, ask bool, wake time.Tim
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	req, ask, wake = s.feed.Next(now)
+	if !s.known && !s.feed.resume.open {
+		s.known = true
+		s.hooks.Resumed(s.feed.resume.why)
+	}
 	state := s.feed.State()
 	if before := State(s.state.Swap(uint32(state))); before != state && s.hooks.Changed != nil {
 		s.hooks.Changed(before, state, s.feed.lastError())
