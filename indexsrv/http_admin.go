@@ -112,6 +112,8 @@ type Listener struct {
 	Snapshots   uint64            `json:"snapshots,omitempty"`   // of a relay: contents applied whole
 	Resets      uint64            `json:"resets,omitempty"`      // of a relay: contents taken back
 	RelayRanks  int               `json:"relay_ranks,omitempty"` // that the relay has of this engine
+	Resumed     uint64            `json:"resumed,omitempty"`     // 1: went on from a content loaded
+	Cold        string            `json:"cold_start,omitempty"`  // why it could not
 	Orphans     uint64            `json:"orphans"`
 	Memberships uint64            `json:"memberships"`
 	Dropped     map[string]uint64 `json:"dropped"`
@@ -163,6 +165,7 @@ func describe(w *lookup.Worker) Worker {
 			Endpoint: r.Endpoint, Status: r.Status, Epoch: r.Epoch,
 			Gaps: r.Gaps, Recovered: r.Recovered, Lost: r.Lost, Restarts: r.Restarts, Duplicates: r.Duplicates,
 			Snapshots: r.Snapshots, Resets: r.Resets, RelayRanks: r.RelayRanks,
+			Resumed: r.Resumed, Cold: r.Cold,
 			Shard: r.Shard, Node: r.Node,
 			Orphans: r.Orphans, Memberships: r.Memberships, Dropped: r.Dropped, LastError: r.LastError,
 		}

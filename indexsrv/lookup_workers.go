@@ -60,6 +60,7 @@ func (w *worker) show() lookup.Worker {
 			Epoch: st.Epoch, HasSeq: st.HasSeq, LastSeq: st.LastSeq,
 			Gaps: st.Gaps, Recovered: st.Recovered, Lost: st.Lost, Restarts: st.Restarts, Duplicates: st.Duplicates,
 			Snapshots: st.Snapshots, Resets: st.Resets, RelayRanks: st.RelayRanks,
+			Resumed: st.Resumed, Cold: st.Cold,
 			Orphans: st.Orphans, Memberships: st.Memberships, Dropped: st.Dropped,
 			Shard: r.shard, Node: r.node,
 		})

@@ -56,6 +56,7 @@ var streamMetrics = [...]streamMetric{
 	streamCounter("duplicates_total", "Batches that came again.", func(s *StreamStatus) uint64 { return s.Duplicates }),
 	streamCounter("snapshots_total", "Whole contents applied from a relay's snapshots.", func(s *StreamStatus) uint64 { return s.Snapshots }),
 	streamCounter("resets_total", "Contents that a relay took back.", func(s *StreamStatus) uint64 { return s.Resets }),
+	streamCounter("resumed_total", "Streams that went on from a content loaded at the start.", func(s *StreamStatus) uint64 { return s.Resumed }),
 	streamCounter("rank_mismatches_total", "Batches that name another data-parallel rank than the stream's.", func(s *StreamStatus) uint64 { return s.RankMismatches }),
 	streamGauge("epoch", "The publisher's life, from 1.", func(s *StreamStatus) uint64 { return s.Epoch }),
 	streamGauge("memberships", "Blocks the stream's holder holds.", func(s *StreamStatus) uint64 { return s.Memberships }),

@@ -4,7 +4,11 @@
 
 package indexsrv
 
-import "kindex/relay/feed"
+import (
+	"log/slog"
+
+	"kindex/relay/feed"
+)
 
 // Resume is where a stream goes on whose holder has content already, loaded before
 // the stream starts. That content is what the publisher had told up to the position
@@ -14,6 +18,10 @@ import "kindex/relay/feed"
 // restart does.
 type Resume struct {
 	feed.Position
+
+	// Memory is what the normaliser of an engine's events remembers of them, as
+	// [normal.Normaliser.AppendMemory] wrote it; empty where the source is a relay.
+	Memory []byte
 
 	// Relay is the cursor by which a relay's subscriber goes on, as relay/client
 	// writes and reads it; empty where the source is no relay.
@@ -36,8 +44,43 @@ func (s *stream) freeze(fn func(st StreamStatus, at *Resume)) {
 	s.admission.Freeze(func(now feed.Status, pos feed.Position) {
 		var at *Resume
 		if pos.HasSeq {
-			at = &Resume{Position: pos}
+			at = &Resume{Position: pos, Memory: s.sink.norm.AppendMemory(nil)}
 		}
 		fn(s.sink.status(now), at)
 	})
+}
+
+// resume has the sink take up the content that its holder has at at. Where it
+// cannot the content goes, and cfg begins with nothing.
+func (s *indexSink) resume(cfg *StreamConfig, tell func(why string)) {
+	at := cfg.Resume
+	if at == nil {
+		return
+	}
+	if cfg.Relay == nil {
+		if err := s.norm.Restore(at.Memory); err != nil {
+			var f feed.Faults
+			s.Forget(feed.ForgetRestart, &f)
+			cfg.Resume = nil
+			tell(err.Error())
+			return
+		}
+	}
+	s.InTurn(func() {
+		idx, _ := s.idx.of(s.h)
+		var f feed.Faults // of this content at.Faults has them
+		s.refreshStats(idx, &f)
+	})
+}
+
+// tellResumed returns what logs, once, what became of the content that a stream
+// began with.
+func tellResumed(log *slog.Logger) func(why string) {
+	return func(why string) {
+		if why == "" {
+			log.Info("stream goes on from the content loaded")
+			return
+		}
+		log.Warn("stream begins cold: the content loaded is gone", "why", why)
+	}
 }

@@ -37,7 +37,11 @@ type StreamConfig struct {
 }
 
 func (c *StreamConfig) feed() feed.Config {
-	return feed.Config{Rank: c.Rank, Endpoint: c.Endpoint, ReplayEndpoint: c.ReplayEndpoint, Limits: c.Limits}
+	fc := feed.Config{Rank: c.Rank, Endpoint: c.Endpoint, ReplayEndpoint: c.ReplayEndpoint, Limits: c.Limits}
+	if c.Resume != nil {
+		fc.Resume = &c.Resume.Position
+	}
+	return fc
 }
 
 // StreamStatus is what one stream has seen, where it stands, and what its holder
@@ -126,7 +130,8 @@ func startStream(src feed.Source, cfg StreamConfig, idx *Writer, h shard.Holder,
 	if s.worker, err = idx.Worker(h); err != nil {
 		return nil, err
 	}
-	s.changes = logsink.NewChanges(log.With("endpoint", cfg.Endpoint, "rank", cfg.Rank))
+	log = log.With("endpoint", cfg.Endpoint, "rank", cfg.Rank)
+	s.changes = logsink.NewChanges(log)
 	changed := func(before, now feed.State, why string) {
 		s.state.Store(uint32(now))
 		if hooks.Standing != nil {
@@ -138,10 +143,12 @@ func startStream(src feed.Source, cfg StreamConfig, idx *Writer, h shard.Holder,
 		}
 		s.changes.Tell(level, "stream "+now.String(), "before", before.String(), "why", why)
 	}
+	tell := tellResumed(log)
+	s.sink.resume(&cfg, tell)
 	if cfg.Relay != nil {
 		err = s.openRelay(&cfg, hooks, changed)
 	} else {
-		fh := feed.Hooks{Applied: hooks.Applied, Committed: hooks.Shard, Changed: changed}
+		fh := feed.Hooks{Applied: hooks.Applied, Committed: hooks.Shard, Changed: changed, Resumed: tell}
 		if s.worker != nil {
 			fh.Run = s.run
 		}

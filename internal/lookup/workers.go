@@ -45,6 +45,8 @@ type Rank struct {
 	Gaps, Recovered, Lost, Restarts, Duplicates uint64
 	Snapshots, Resets                           uint64            // of a relay only
 	RelayRanks                                  int               // that the relay has of this engine; 0: not said
+	Resumed                                     uint64            // 1: it went on from a content loaded at the start
+	Cold                                        string            // why it could not; "" where it did, or had none
 	Orphans, Memberships                        uint64            // blocks
 	Dropped                                     map[string]uint64 // events left out, by reason
 
