@@ -5,6 +5,7 @@ package indexsrv
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +21,8 @@ import (
 // Config is all that an index host can be told. [DefaultConfig] has the
 // defaults; flags and the configuration file have the same names (package settings).
 type Config struct {
+	SecureConfig
+
 	Listen  string // host:port of the HTTP server
 	KVIndex string // one of shard.Kinds
 
@@ -141,6 +144,7 @@ func (c *Config) shardOptions(shards int) shard.Options {
 // none. Whether this machine can carry it is asked where all else is right.
 func (c *Config) Validate() []error {
 	faults := settings.Faults(c.options())
+	faults = append(faults, c.secureFaults()...)
 	faults = append(faults, c.workerFaults()...)
 	if len(faults) > 0 {
 		return faults
@@ -191,7 +195,7 @@ func (c *Config) workerFaults() []error {
 // options lists every setting of c but the workers, in the order they are shown.
 func (c *Config) options() []settings.Option {
 	const maxBytes = 1 << 46 // 64 TiB
-	return []settings.Option{
+	return slices.Concat([]settings.Option{
 		settings.Address("listen", "HTTP address, host:port; port 0 takes a free one", &c.Listen),
 		settings.Choice("kv-index", "index that answers lookups: "+strings.Join(shard.Kinds, ", "), &c.KVIndex, shard.Kinds),
 		settings.Text("cpu-features", "instructions that the index's kernels may use at most: auto, avx512, avx2 or generic", &c.CPUFeatures, asm.CheckLevel),
@@ -230,7 +234,9 @@ func (c *Config) options() []settings.Option {
 		settings.Choice("log-format", strings.Join(logsink.Formats, " or "), &c.LogFormat, logsink.Formats),
 		settings.Count("log-queue", "log lines that may wait for a slow sink; more are dropped and counted", &c.LogQueue, 1, 1<<20),
 		settings.Count("metrics-max-streams", "streams with metric series of their own; those registered after share one set", &c.MetricsMaxStreams, 0, shard.MaxHolders),
-	}
+	},
+		c.secureOptions(),
+	)
 }
 
 // nodeOption takes the number of a memory node, or all.

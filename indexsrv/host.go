@@ -39,17 +39,20 @@ type Host struct {
 	src   feed.Source
 	reg   *registry
 	met   *metrics
+	gate  *gate
 
 	logSink *logsink.Sink // nil where the caller brought a logger of its own
 
-	server   *fasthttp.Server
-	ln       net.Listener
-	parts    []part // servers beside HTTP
-	draining atomic.Bool
-	epoch    uint64        // names this life of the host to whoever watches it
-	closing  chan struct{} // closed when streams begin to stop
-	dumps    chan struct{} // one token for each dump under way
-	scratch  sync.Pool     // *queryScratch
+	server    *fasthttp.Server
+	port      port // of server
+	ln        net.Listener
+	parts     []part // servers beside HTTP
+	draining  atomic.Bool
+	epoch     uint64        // names this life of the host to whoever watches it
+	closing   chan struct{} // closed when streams begin to stop
+	dumps     chan struct{} // one token for each dump under way
+	profiling atomic.Bool   // a profile that takes its time is under way
+	scratch   sync.Pool     // *queryScratch
 
 	scratches atomic.Uint32 // made so far
 
@@ -84,32 +87,51 @@ func newHost(cfg Config, src feed.Source, log *slog.Logger) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
+	h := &Host{cfg: cfg, log: log}
+	if h.gate, err = newGate(&h.cfg.SecureConfig, log); err != nil {
+		return nil, err
+	}
 	idx, pool, err := build(&cfg, plans)
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{cfg: cfg, log: log, idx: NewPoolWriter(idx, pool), pool: pool, plans: plans, src: src, dumps: make(chan struct{}, maxDumps)}
+	h.idx, h.pool, h.plans, h.src, h.dumps = NewPoolWriter(idx, pool), pool, plans, src, make(chan struct{}, maxDumps)
 	h.epoch, h.closing = rand.Uint64(), make(chan struct{})
 	h.scratch.New = func() any { return newQueryScratch(int(h.scratches.Add(1))) }
 	h.met = newMetrics(h)
 	h.reg = newRegistry(&h.cfg, h.idx, src, h.met.streamHooks, log)
 	h.reg.relays = relays
-	h.server = h.newServer()
+	h.server = h.newServer(&h.port)
+	if cfg.AdminListen != "" {
+		h.parts = append(h.parts, newAdmin(h))
+	}
 	return h, nil
 }
 
 // Register subscribes to an engine's streams. It returns when they are
 // registered, which is before they are connected. Refusals satisfy errors.Is
-// with ErrInvalid, ErrConflict or ErrUnavailable.
-func (h *Host) Register(ctx context.Context, r Registration) error { return h.reg.register(ctx, &r) }
+// with ErrInvalid, ErrConflict or ErrUnavailable. The log gets a line that says who
+// did it, as ctx has it.
+func (h *Host) Register(ctx context.Context, r Registration) error {
+	err := h.reg.register(ctx, &r)
+	h.auditRegistration(actorOf(ctx), "register", &r, err)
+	return err
+}
 
 // Unregister takes out a whole instance of the model and group that r names, or
-// only r.Rank where oneRank is set. When it returns nil, nothing of it is left.
+// only r.Rank where oneRank is set. When it returns nil, nothing of it is left. The
+// log gets a line, as of Register.
 func (h *Host) Unregister(ctx context.Context, r Registration, oneRank bool) error {
-	return h.reg.unregister(ctx, &unregistration{
+	return h.unregister(ctx, &unregistration{
 		instance: r.Instance, model: r.Model, group: r.RoutingGroup, tenant: r.Tenant,
 		rank: r.Rank, oneRankOnly: oneRank,
 	})
+}
+
+func (h *Host) unregister(ctx context.Context, u *unregistration) error {
+	err := h.reg.unregister(ctx, u)
+	h.auditUnregistration(actorOf(ctx), u, err)
+	return err
 }
 
 // Listen takes the configured address, so that a taken one is known before
@@ -123,6 +145,7 @@ func (h *Host) Listen() error {
 		return err // names the address and what is wrong with it
 	}
 	h.ln = ln
+	h.gate.taken(&h.port, ln.Addr())
 	for i, p := range h.parts {
 		if err := p.listen(); err != nil {
 			closed, cancel := context.WithCancel(context.Background())
@@ -150,15 +173,15 @@ func (h *Host) Serve(ctx context.Context) error {
 		return err
 	}
 	for i := range h.cfg.Workers {
-		if err := h.Register(ctx, h.cfg.Workers[i]); err != nil {
+		if err := h.Register(withActor(ctx, actorConfig), h.cfg.Workers[i]); err != nil {
 			return errors.Join(fmt.Errorf("worker %s: %w", h.cfg.Workers[i].Instance, err), h.ln.Close(), h.Close())
 		}
 	}
 	h.logPlaces()
-	h.warnIfOpen()
-	h.log.Info("serving", "url", "http://"+h.Addr().String(), "index", h.cfg.KVIndex, "cpu_features", asm.Level(), "workers", len(h.cfg.Workers))
+	h.gate.warn()
+	h.log.Info("serving", "url", h.scheme()+h.Addr().String(), "index", h.cfg.KVIndex, "cpu_features", asm.Level(), "workers", len(h.cfg.Workers))
 	served := make(chan error, 1)
-	go func() { served <- h.server.Serve(&stallListener{h.ln, h.cfg.WriteStallTimeout}) }()
+	go func() { served <- h.server.Serve(h.wrap(h.ln)) }()
 	ended := h.serveParts()
 	select {
 	case err := <-served:
@@ -176,15 +199,6 @@ func (h *Host) Serve(ctx context.Context) error {
 		h.log.Warn("streams cut short", "error", err)
 	}
 	return nil
-}
-
-// warnIfOpen says when others than this machine can reach the host: it has no
-// authentication.
-func (h *Host) warnIfOpen() {
-	if a, ok := h.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
-		h.log.Warn("listening beyond loopback without authentication: whoever reaches this port can register and read",
-			"listen", h.cfg.Listen)
-	}
 }
 
 // drain ends the HTTP side: readiness first, then requests.

@@ -5,6 +5,7 @@
 package indexsrv
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"kindex/internal/secure"
 )
 
 // maxDrainBytes is how much of an over-long body is read and thrown away, so
@@ -29,31 +32,43 @@ type route struct {
 	path   string
 	serve  func(*Host, *fasthttp.RequestCtx, *queryScratch)
 	body   bool // serve gets scratch with the request's body, else nil
+	access access
+	below  bool // path ends in / and stands for all paths below it
 }
 
-const numRoutes = 14
+// What routes ask for.
+var (
+	openToAll = access{secure.RoleNone, placeAny}
+	toRead    = access{secure.RoleRead, placeAny}
+	toWatch   = access{secure.RoleRead, placeWatch}
+	toChange  = access{secure.RoleWrite, placeAdmin}
+	toAdmin   = access{secure.RoleAdmin, placeAdmin}
+)
+
+const numRoutes = 15
 
 // routes are all paths, in the order of their metrics.
 var routes = [numRoutes]route{
-	{"POST", "/query", (*Host).serveQuery, true},
-	{"POST", "/query_by_hash", (*Host).serveQueryByHash, true},
-	{"POST", "/register", (*Host).serveRegister, true},
-	{"POST", "/unregister", (*Host).serveUnregister, true},
-	{"GET", "/workers", (*Host).serveWorkers, false},
-	{"GET", "/dump", (*Host).serveDump, false},
-	{"GET", "/digest", (*Host).serveDigest, false},
-	{"GET", "/health", (*Host).serveHealth, false},
-	{"GET", "/livez", (*Host).serveHealth, false},
-	{"GET", "/readyz", (*Host).serveReady, false},
-	{"GET", "/metrics", (*Host).serveMetrics, false},
-	{"POST", "/register_peer", (*Host).servePeers, false},
-	{"POST", "/deregister_peer", (*Host).servePeers, false},
-	{"GET", "/peers", (*Host).servePeers, false},
+	{"POST", "/query", (*Host).serveQuery, true, toRead, false},
+	{"POST", "/query_by_hash", (*Host).serveQueryByHash, true, toRead, false},
+	{"POST", "/register", (*Host).serveRegister, true, toChange, false},
+	{"POST", "/unregister", (*Host).serveUnregister, true, toChange, false},
+	{"GET", "/workers", (*Host).serveWorkers, false, toRead, false},
+	{"GET", "/dump", (*Host).serveDump, false, toRead, false},
+	{"GET", "/digest", (*Host).serveDigest, false, toRead, false},
+	{"GET", "/health", (*Host).serveHealth, false, openToAll, false},
+	{"GET", "/livez", (*Host).serveHealth, false, openToAll, false},
+	{"GET", "/readyz", (*Host).serveReady, false, openToAll, false},
+	{"GET", "/metrics", (*Host).serveMetrics, false, toWatch, false},
+	{"POST", "/register_peer", (*Host).servePeers, false, toChange, false},
+	{"POST", "/deregister_peer", (*Host).servePeers, false, toChange, false},
+	{"GET", "/peers", (*Host).servePeers, false, toRead, false},
+	{"GET", "/debug/pprof/", (*Host).serveProfile, false, toAdmin, true},
 }
 
 func routeOf(path []byte) int {
 	for i := range routes {
-		if string(path) == routes[i].path {
+		if string(path) == routes[i].path || routes[i].below && bytes.HasPrefix(path, []byte(routes[i].path)) {
 			return i
 		}
 	}
@@ -84,10 +99,11 @@ func RefusalStatus(err error) int {
 	return fasthttp.StatusInternalServerError
 }
 
-func (h *Host) newServer() *fasthttp.Server {
+// newServer returns the server of one address.
+func (h *Host) newServer(p *port) *fasthttp.Server {
 	return &fasthttp.Server{
 		Name:    "kindex",
-		Handler: h.serveHTTP,
+		Handler: func(ctx *fasthttp.RequestCtx) { h.serveHTTP(ctx, p) },
 		// Bodies are read by the handler, which can refuse a long one and still
 		// be heard; see readBody.
 		StreamRequestBody:            true,
@@ -104,8 +120,8 @@ func (h *Host) newServer() *fasthttp.Server {
 	}
 }
 
-// serveHTTP answers one request.
-func (h *Host) serveHTTP(ctx *fasthttp.RequestCtx) {
+// serveHTTP answers one request at p.
+func (h *Host) serveHTTP(ctx *fasthttp.RequestCtx, p *port) {
 	i := routeOf(ctx.Path())
 	defer h.finish(ctx, i)
 	if i == len(routes) {
@@ -116,6 +132,9 @@ func (h *Host) serveHTTP(ctx *fasthttp.RequestCtx) {
 	if method := ctx.Method(); string(method) != r.method && (r.method != "GET" || string(method) != "HEAD") {
 		ctx.Response.Header.Set(fasthttp.HeaderAllow, r.method)
 		refuseHTTP(ctx, fasthttp.StatusMethodNotAllowed, r.path+" must be asked by "+r.method)
+		return
+	}
+	if !h.authorize(ctx, p, r) {
 		return
 	}
 	if !r.body {
@@ -246,6 +265,23 @@ func (h *Host) serveHealth(ctx *fasthttp.RequestCtx, _ *queryScratch) {
 
 func (h *Host) servePeers(ctx *fasthttp.RequestCtx, _ *queryScratch) {
 	refuseHTTP(ctx, fasthttp.StatusNotImplemented, "peers are not available in this build: register each worker here, too")
+}
+
+// wrap makes of a listener what the HTTP servers accept from.
+func (h *Host) wrap(ln net.Listener) net.Listener {
+	ln = &stallListener{ln, h.cfg.WriteStallTimeout}
+	if h.gate.http != nil {
+		ln = &tlsListener{ln, h.gate.http, &h.gate.audit}
+	}
+	return ln
+}
+
+// scheme is how the host's HTTP addresses are asked.
+func (h *Host) scheme() string {
+	if h.gate.http != nil {
+		return "https://"
+	}
+	return "http://"
 }
 
 // serverLog is fasthttp's logger. What it reports is clients' doing, mostly.

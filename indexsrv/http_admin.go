@@ -16,9 +16,12 @@ import (
 )
 
 func (h *Host) serveRegister(ctx *fasthttp.RequestCtx, q *queryScratch) {
+	a := requestActor(ctx)
 	r, err := decodeRegistration(&q.scan, q.body)
 	if err == nil {
-		err = h.Register(context.Background(), r) // bounded by the cleanup timeout
+		err = h.Register(withActor(context.Background(), a), r) // bounded by the cleanup timeout
+	} else {
+		h.auditRegistration(a, "register", &r, err)
 	}
 	if err != nil {
 		refuseErr(ctx, err)
@@ -28,9 +31,12 @@ func (h *Host) serveRegister(ctx *fasthttp.RequestCtx, q *queryScratch) {
 }
 
 func (h *Host) serveUnregister(ctx *fasthttp.RequestCtx, q *queryScratch) {
+	a := requestActor(ctx)
 	u, err := decodeUnregistration(&q.scan, q.body)
 	if err == nil {
-		err = h.reg.unregister(context.Background(), &u) // bounded as above
+		err = h.unregister(withActor(context.Background(), a), &u) // bounded as above
+	} else {
+		h.auditUnregistration(a, &u, err)
 	}
 	if err != nil {
 		refuseErr(ctx, err)

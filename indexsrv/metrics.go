@@ -21,7 +21,7 @@ import (
 
 // statuses are the HTTP statuses with a counter of their own; others share the
 // last.
-var statuses = [...]int{200, 201, 400, 404, 405, 408, 409, 413, 415, 431, 500, 501, 503}
+var statuses = [...]int{200, 201, 400, 401, 403, 404, 405, 408, 409, 413, 415, 431, 500, 501, 503}
 
 // metrics are what the host counts itself. What streams and the index count is
 // read from them at each scrape.
@@ -111,7 +111,7 @@ type collector struct{ h *Host }
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descBuild, descRequests, descPanics, descLogs, descLookup, descApply,
-		descHolders, descMemberships, descBlocks, descRuns, descBytes, descStreams, descWorkers, descDropped,
+		descHolders, descMemberships, descBlocks, descRuns, descBytes, descStreams, descWorkers, descDropped, descRefused, descSuppressed,
 	} {
 		ch <- d
 	}
@@ -128,6 +128,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.lanes(ch)
 	c.memory(ch)
 	c.streams(ch)
+	c.secure(ch)
 }
 
 func gauge(d *prometheus.Desc, v float64, labels ...string) prometheus.Metric {

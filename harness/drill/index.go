@@ -67,7 +67,8 @@ func (e *Env) startIndexIn(ctx context.Context, n *namespace) (*indexHost, error
 	}
 	addr := net.JoinHostPort(n.controlHost(), strconv.Itoa(port))
 	h := &indexHost{url: "http://" + addr, http: http.Client{Timeout: 10 * time.Second}, lie: e.o.lie}
-	if h.proc, err = e.startIn(n, "indexsrv", "--listen", addr); err != nil {
+	// A network of its own is beyond loopback.
+	if h.proc, err = e.startIn(n, "indexsrv", "--listen", addr, "--open-admin"); err != nil {
 		return nil, err
 	}
 	e.later(func() error { h.http.CloseIdleConnections(); return nil })
