@@ -8,9 +8,6 @@ package shard
 import (
 	"maps"
 	"runtime"
-	"slices"
-
-	"kindex/internal/kv"
 )
 
 // eachRun calls fn for each run that s holds something of, once, in no order. fn
@@ -55,117 +52,6 @@ func (c *chainCore) clone(from, to slot) error {
 	}
 	runtime.KeepAlive(c)
 	return nil
-}
-
-// wanted is a run in a walk.
-type wanted struct {
-	need    int // blocks of it that the walk visits
-	held    holding
-	visited bool
-}
-
-// chainWalk is one walk of one slot.
-type chainWalk struct {
-	c       *chainCore
-	st      *slotState
-	runs    map[uint32]*wanted // by line
-	own     map[uint32][]kv.EngineHash
-	scratch []kv.EngineHash
-	fn      func(*coreNode) bool
-}
-
-func (c *chainCore) walk(s slot, fn func(*coreNode) bool) {
-	w := chainWalk{c: c, st: c.slot(s), runs: map[uint32]*wanted{}, fn: fn}
-	var order []uint32
-	c.eachRun(s, func(line uint32, h holding) {
-		w.want(line, c.top(h)).held = h
-		order = append(order, line)
-	})
-	if x := w.st.exc; x != nil {
-		w.own = make(map[uint32][]kv.EngineHash, len(x.byPos))
-		for e, p := range x.byHash {
-			w.own[p] = append(w.own[p], kv.EngineHash(e))
-		}
-	}
-	for _, line := range order {
-		if !w.visit(line) {
-			break
-		}
-	}
-	runtime.KeepAlive(c)
-}
-
-// want makes the walk visit at least need blocks of the run at line, and those
-// above it.
-func (w *chainWalk) want(line uint32, need int) *wanted {
-	first := w.runs[line]
-	if first == nil {
-		first = &wanted{}
-		w.runs[line] = first
-	} else {
-		first.need = max(first.need, need)
-		return first // its ancestors are wanted already
-	}
-	first.need = need
-	for up := w.c.parent(line); up.line != 0; up = w.c.parent(up.line) {
-		r := w.runs[up.line]
-		if r != nil {
-			r.need = max(r.need, int(up.off))
-			break
-		}
-		w.runs[up.line] = &wanted{need: int(up.off)}
-	}
-	return first
-}
-
-// visit visits the run at line, the runs above it first.
-func (w *chainWalk) visit(line uint32) bool {
-	var path []uint32
-	for l := line; l != 0 && !w.runs[l].visited; l = w.c.parent(l).line {
-		path = append(path, l)
-	}
-	for _, l := range slices.Backward(path) {
-		if !w.visitRun(l) {
-			return false
-		}
-	}
-	return true
-}
-
-func (w *chainWalk) visitRun(line uint32) bool {
-	c, r := w.c, w.runs[line]
-	r.visited = true
-	idx := c.index(line)
-	info := c.runs.at(idx)
-	row := w.st.rowOf(idx)
-	n := coreNode{ns: kv.Namespace(*c.arena.w(info.root, runKey))}
-	if up := c.parent(line); up.line != 0 {
-		n.parent = pos(c.position(up.line, int(up.off)-1))
-	}
-	for off := range r.need {
-		p := idx<<offsetBits | uint32(off)
-		n.id = pos(p)
-		n.content = kv.ContentHash(c.content(line, off, off+1)[0])
-		w.scratch = w.scratch[:0]
-		if c.holds(r.held, off) {
-			canonical := true
-			if w.st.exc != nil {
-				if x, ok := w.st.exc.byPos[p]; ok {
-					canonical = x.canonical
-				}
-			}
-			if canonical {
-				w.scratch = append(w.scratch, kv.EngineHash(c.engineOf(row<<offsetBits|uint32(off))))
-			}
-			w.scratch = append(w.scratch, w.own[p]...)
-		}
-		n.engines = w.scratch
-		if !w.fn(&n) {
-			return false
-		}
-		n.parent = n.id
-	}
-	return true
 }
 
 // stats adds what the core knows to st.

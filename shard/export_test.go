@@ -86,3 +86,6 @@ func (s *Shard) checkLoad() {
 		panic(fmt.Sprintf("BUG: shard: load is %d memberships, %d holders, counted %d, %d", memberships, holders, st.Memberships, st.Holders))
 	}
 }
+
+// SmallPieces makes the pieces of r as small as they can be.
+func SmallPieces(r *ContentReader) { r.units = 1 }

@@ -59,6 +59,7 @@ type refOrphan struct {
 	store    Store
 	out      []bool // blocks taken out by a removal
 	bytes    uint64
+	bare     bool // its tokens are gone: it cannot be hashed again
 }
 
 // NewReference returns an empty reference index.
@@ -182,6 +183,10 @@ func (r *Reference) settle(rh *refHolder, stored []kv.EngineHash) {
 		for _, o := range now {
 			if o.store.placeholder() {
 				rh.blocks[e].copies[refPlace{o.store.Tier, o.store.Group}]++
+				continue
+			}
+			if o.bare && rh.blocks[e].node.ns != o.store.Namespace {
+				rh.stats.OrphansDropped += o.blocks()
 				continue
 			}
 			stored = append(stored, r.apply(rh, &o.store, o.out)...)

@@ -12,6 +12,7 @@ type orphan struct {
 	out      []bool // blocks taken out by a removal; nil while none was
 	bytes    uint64
 	gone     bool // left the room; still in its order list
+	bare     bool // its tokens are gone: it cannot be hashed again
 }
 
 func (o *orphan) isOut(i int) bool { return o.out != nil && o.out[i] }

@@ -86,18 +86,24 @@ func (s *Shard) Walk(id Holder, fn func(*Node) bool) error {
 	var n Node
 	s.core.walk(h.any(), func(c *coreNode) bool {
 		n = Node{ID: uint64(c.id), Parent: uint64(c.parent), Namespace: c.ns, Content: c.content, Copies: n.Copies[:0]}
-		for _, e := range c.engines {
-			for i := range h.raws {
-				r := &h.raws[i]
-				if len(h.raws) > 1 && s.core.find(r.slot, e) != c.id {
-					continue
-				}
-				n.Copies = append(n.Copies, Copy{Engine: e, Tier: r.tier, Group: r.group, Count: 1 + r.extra[e]})
-			}
-		}
+		n.Copies = s.appendCopies(n.Copies, h, c)
 		return fn(&n)
 	})
 	return nil
+}
+
+// appendCopies appends the copies of one position that h holds.
+func (s *Shard) appendCopies(dst []Copy, h *holder, c *coreNode) []Copy {
+	for _, e := range c.engines {
+		for i := range h.raws {
+			r := &h.raws[i]
+			if len(h.raws) > 1 && s.core.find(r.slot, e) != c.id {
+				continue
+			}
+			dst = append(dst, Copy{Engine: e, Tier: r.tier, Group: r.group, Count: 1 + r.extra[e]})
+		}
+	}
+	return dst
 }
 
 // HolderStats implements [Index].

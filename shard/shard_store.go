@@ -288,6 +288,10 @@ func (s *Shard) settle(h *holder, stored []kv.EngineHash) error {
 				}
 				continue
 			}
+			if o.bare && s.elsewhere(h, &o.store) {
+				h.stats.OrphansDropped += o.blocks()
+				continue
+			}
 			if err := s.apply(h, &o.store, o.out); err != nil {
 				return err
 			}
@@ -299,4 +303,11 @@ func (s *Shard) settle(h *holder, stored []kv.EngineHash) error {
 		}
 	}
 	return nil
+}
+
+// elsewhere reports whether the parent of st, which h holds, lies in another
+// namespace than st's contents were hashed under.
+func (s *Shard) elsewhere(h *holder, st *Store) bool {
+	at := s.core.find(h.any(), st.Parent)
+	return at != 0 && s.core.namespace(at) != st.Namespace
 }
