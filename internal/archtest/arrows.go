@@ -60,6 +60,8 @@ var arrows = []arrow{
 	{"internal/longtest", nil, "a leaf for tests"},
 	{"internal/archtest", nil, "reads the tree as text"},
 	{"internal/secure", []string{"internal/settings"}, "certificates and tokens, read as settings' files are"},
+	{"internal/lookup", []string{"internal/kv"}, "the question and the answer: values and one interface"},
+	{"internal/lookuppb", []string{"internal/kv", "internal/lookup", "proto/kindex/v1"}, "the question and the answer on a wire"},
 	{"internal", []string{"internal/kv", "internal/seqlock", "internal/invariants"}, "shared leaves stay leaves"},
 }
 
