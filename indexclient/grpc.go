@@ -7,6 +7,7 @@ package indexclient
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"sync"
 	"time"
@@ -161,6 +162,9 @@ var errClosed = lookup.Refuse(ErrUnavailable, "the client is closed")
 func (h *grpcHost) fault(ctx context.Context, err error) error {
 	if errors.Is(err, grpc.ErrClientConnClosing) {
 		return errClosed
+	}
+	if errors.Is(err, io.EOF) {
+		return lookup.Refuse(ErrUnavailable, "the host ended the stream")
 	}
 	return lookuppb.FromStatus(ctx, err)
 }

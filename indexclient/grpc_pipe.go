@@ -7,6 +7,8 @@ package indexclient
 
 import (
 	"context"
+	"errors"
+	"io"
 	"sync"
 	"sync/atomic"
 
@@ -59,7 +61,8 @@ type pipedCall struct {
 	id       uint64
 	request  lookuppb.Raw
 	response lookuppb.Response
-	done     chan error // one is sent, unless the caller took it out
+	done     chan error  // one is sent, unless the caller took it out
+	sent     atomic.Bool // the sender is done with request
 }
 
 func newPipe(h *grpcHost) *pipe {
@@ -82,6 +85,7 @@ func (p *pipe) lookup(ctx context.Context, q *lookup.Query, a *lookup.Answer) er
 		panic("BUG: indexclient: the pool holds something else than calls")
 	}
 	c.id = p.id.Add(1)
+	c.sent.Store(false)
 	c.request.Bytes = lookuppb.AppendStreamRequest(c.request.Bytes[:0], c.id, q)
 	if err := f.add(c); err != nil {
 		return err
@@ -107,7 +111,7 @@ func (p *pipe) lookup(ctx context.Context, q *lookup.Query, a *lookup.Answer) er
 	} else {
 		err = c.response.Give(a)
 	}
-	if cap(c.request.Bytes) <= maxKept {
+	if cap(c.request.Bytes) <= maxKept && c.sent.Load() { // always, unless the host answers what it was not asked
 		p.calls.Put(c)
 	}
 	return err
@@ -169,6 +173,9 @@ func (p *pipe) fault(err error) error {
 	if p.ctx.Err() != nil {
 		return errClosed
 	}
+	if errors.Is(err, io.EOF) {
+		return lookup.Refuse(ErrUnavailable, "the host ended the stream of lookups")
+	}
 	return p.host.fault(context.Background(), err)
 }
 
@@ -199,6 +206,7 @@ func (f *flow) send() {
 			if f.stream.SendMsg(&c.request) != nil {
 				return // the receiver learns why
 			}
+			c.sent.Store(true)
 		case <-f.broken:
 			return
 		}
