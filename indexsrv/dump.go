@@ -106,6 +106,103 @@ func madeUp(i uint64) kv.EngineHash {
 	return kv.EngineHash(z ^ z>>31)
 }
 
+// dumpRun is one copy of each block of a chain: one event.
+type dumpRun struct {
+	tier      kv.Tier
+	group     uint8
+	parent    kv.EngineHash // of the first block
+	hasParent bool
+	seed      uint64 // of the namespace
+	engines   []kv.EngineHash
+	contents  []kv.ContentHash
+}
+
+// runSink takes a stream's events, in order. What it is given is valid during the
+// call.
+type runSink interface {
+	stored(run *dumpRun) error
+	removed(hashes []kv.EngineHash) error // device copies
+}
+
+// runWriter cuts a snapshot into events.
+type runWriter struct {
+	s     *snapshot
+	model kv.ModelKey
+	sink  runSink
+
+	run       dumpRun // blocks of one chain that wait to be written
+	runLast   int     // node of the last
+	runParent int     // node above the first; -1: none
+}
+
+// writeRuns gives sink the events that make s, of a stream of model m.
+func (s *snapshot) writeRuns(m kv.ModelKey, sink runSink) error {
+	w := &runWriter{s: s, model: m, sink: sink}
+	for i := range s.nodes {
+		n := &s.nodes[i]
+		single := len(n.copies) == 1 && n.copies[0].Count == 1
+		if single && w.joins(n, n.copies[0]) {
+			w.add(i, n.copies[0].Engine)
+			continue
+		}
+		if err := w.flush(); err != nil {
+			return err
+		}
+		copies := n.copies
+		if len(copies) == 0 {
+			copies = []shard.Copy{{Engine: n.name, Count: 1}}
+		}
+		for _, c := range copies {
+			for range c.Count {
+				if err := w.flush(); err != nil {
+					return err
+				}
+				w.add(i, c.Engine)
+				w.runParent, w.run.tier, w.run.group = n.parent, c.Tier, c.Group
+			}
+		}
+	}
+	if err := w.flush(); err != nil {
+		return err
+	}
+	for holes := s.holes; len(holes) > 0; {
+		k := min(len(holes), maxDumpBlocks)
+		if err := sink.removed(holes[:k]); err != nil {
+			return err
+		}
+		holes = holes[k:]
+	}
+	return nil
+}
+
+// joins reports whether n's only copy goes on where the waiting run ends.
+func (w *runWriter) joins(n *dumpNode, c shard.Copy) bool {
+	return len(w.run.engines) > 0 && len(w.run.engines) < maxDumpBlocks &&
+		n.parent == w.runLast && c.Tier == w.run.tier && c.Group == w.run.group
+}
+
+// add adds node i to the waiting run.
+func (w *runWriter) add(i int, e kv.EngineHash) {
+	w.run.engines = append(w.run.engines, e)
+	w.run.contents = append(w.run.contents, w.s.nodes[i].content)
+	w.runLast = i
+}
+
+// flush writes the waiting run.
+func (w *runWriter) flush() error {
+	if len(w.run.engines) == 0 {
+		return nil
+	}
+	w.run.seed = w.model.Seed(w.s.nodes[w.runLast].namespace)
+	w.run.parent, w.run.hasParent = 0, w.runParent >= 0
+	if w.run.hasParent {
+		w.run.parent = w.s.nodes[w.runParent].name
+	}
+	err := w.sink.stored(&w.run)
+	w.run.engines, w.run.contents = w.run.engines[:0], w.run.contents[:0]
+	return err
+}
+
 // dumpWriter writes events, as the field's contract has them, one after the
 // other: elements of an array, or lines.
 type dumpWriter struct {
@@ -116,103 +213,45 @@ type dumpWriter struct {
 	label []byte
 
 	// The stream at hand.
-	rank  *rank
-	id    uint64 // of its next event
-	model kv.ModelKey
-
-	// Blocks of one chain that wait to be written as one event.
-	run       []dumpBlock
-	runLast   int // node of the last
-	runParent int // node above the first; -1: none
-	runTier   kv.Tier
-	runGroup  uint8
-}
-
-type dumpBlock struct {
-	engine  kv.EngineHash
-	content kv.ContentHash
+	rank *rank
+	id   uint64 // of its next event
 }
 
 // stream writes the events that make s.
 func (d *dumpWriter) stream(r *rank, s *snapshot) error {
-	d.rank, d.id, d.model = r, 0, r.cfg.Model
-	for i := range s.nodes {
-		n := &s.nodes[i]
-		single := len(n.copies) == 1 && n.copies[0].Count == 1
-		if single && d.joins(n, n.copies[0]) {
-			d.run = append(d.run, dumpBlock{n.copies[0].Engine, n.content})
-			d.runLast = i
-			continue
-		}
-		if err := d.flush(s); err != nil {
-			return err
-		}
-		copies := n.copies
-		if len(copies) == 0 {
-			copies = []shard.Copy{{Engine: n.name, Count: 1}}
-		}
-		for _, c := range copies {
-			for range c.Count {
-				if err := d.flush(s); err != nil {
-					return err
-				}
-				d.run = append(d.run, dumpBlock{c.Engine, n.content})
-				d.runLast, d.runParent, d.runTier, d.runGroup = i, n.parent, c.Tier, c.Group
-			}
-		}
-	}
-	if err := d.flush(s); err != nil {
-		return err
-	}
-	for holes := s.holes; len(holes) > 0; {
-		k := min(len(holes), maxDumpBlocks)
-		if err := d.removed(holes[:k]); err != nil {
-			return err
-		}
-		holes = holes[k:]
-	}
-	return nil
+	d.rank, d.id = r, 0
+	return s.writeRuns(r.cfg.Model, d)
 }
 
-// joins reports whether n's only copy goes on where the waiting run ends.
-func (d *dumpWriter) joins(n *dumpNode, c shard.Copy) bool {
-	return len(d.run) > 0 && len(d.run) < maxDumpBlocks &&
-		n.parent == d.runLast && c.Tier == d.runTier && c.Group == d.runGroup
-}
-
-// flush writes the waiting run as one event.
-func (d *dumpWriter) flush(s *snapshot) error {
-	if len(d.run) == 0 {
-		return nil
-	}
-	d.begin(d.runTier)
+// stored writes a run as one event.
+func (d *dumpWriter) stored(run *dumpRun) error {
+	d.begin(run.tier)
 	b := append(d.line, `"stored":{"parent_hash":`...)
-	if d.runParent < 0 {
-		b = append(b, "null"...)
+	if run.hasParent {
+		b = strconv.AppendUint(b, uint64(run.parent), 10)
 	} else {
-		b = strconv.AppendUint(b, uint64(s.nodes[d.runParent].name), 10)
+		b = append(b, "null"...)
 	}
-	if seed := d.model.Seed(s.nodes[d.runLast].namespace); seed != kv.HashSeed {
+	if run.seed != kv.HashSeed {
 		b = append(b, `,"namespace_seed":`...)
-		b = strconv.AppendUint(b, seed, 10)
+		b = strconv.AppendUint(b, run.seed, 10)
 	}
-	if d.runGroup != 0 {
+	if run.group != 0 {
 		b = append(b, `,"group_idx":`...)
-		b = strconv.AppendUint(b, uint64(d.runGroup), 10)
+		b = strconv.AppendUint(b, uint64(run.group), 10)
 	}
 	b = append(b, `,"blocks":[`...)
-	for i, blk := range d.run {
+	for i, e := range run.engines {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		b = append(b, `{"block_hash":`...)
-		b = strconv.AppendUint(b, uint64(blk.engine), 10)
+		b = strconv.AppendUint(b, uint64(e), 10)
 		b = append(b, `,"tokens_hash":`...)
-		b = strconv.AppendUint(b, uint64(blk.content), 10)
+		b = strconv.AppendUint(b, uint64(run.contents[i]), 10)
 		b = append(b, `,"mm_extra_info":null}`...)
 	}
 	d.line = append(b, "]}"...)
-	d.run = d.run[:0]
 	return d.end()
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"kindex/internal/lookup"
 	"kindex/shard"
 )
 
@@ -27,16 +28,19 @@ type modelSelection struct {
 	workers []*worker
 }
 
-// selectWorkers reads the query arguments model_name, routing_group, tenant_id
-// and instance_id; each left out means all.
-func (h *Host) selectWorkers(args *fasthttp.Args) (selection, error) {
+// selectArgs is selectWorkers of the query arguments model_name, routing_group,
+// tenant_id and instance_id; each left out means all.
+func (h *Host) selectArgs(args *fasthttp.Args) (selection, error) {
 	arg := func(name string) string { return string(args.Peek(name)) }
-	name, group, tenant, instance := arg("model_name"), arg("routing_group"), arg("tenant_id"), arg("instance_id")
-	all := h.reg.workers(func(n modelName) bool {
-		return (name == "" || n.model == name) && (group == "" || n.group == group) && (tenant == "" || n.tenant == tenant)
-	})
-	if len(all) == 0 && name != "" {
-		return selection{}, refuse(ErrNotFound, "model_name: no worker is registered for model %q", name)
+	return h.selectWorkers(lookup.Filter{Model: arg("model_name"), Group: arg("routing_group"), Tenant: arg("tenant_id")}, arg("instance_id"))
+}
+
+// selectWorkers returns the workers that f chooses and that have that instance id;
+// "": any.
+func (h *Host) selectWorkers(f lookup.Filter, instance string) (selection, error) {
+	all := h.reg.workers(chosen(f))
+	if len(all) == 0 && f.Model != "" {
+		return selection{}, refuse(ErrNotFound, "model_name: no worker is registered for model %q", f.Model)
 	}
 	var sel selection
 	for _, w := range all {
@@ -67,7 +71,7 @@ func (h *Host) serveDump(ctx *fasthttp.RequestCtx, _ *queryScratch) {
 		refuseHTTP(ctx, fasthttp.StatusBadRequest, "format: must be json or ndjson")
 		return
 	}
-	sel, err := h.selectWorkers(args)
+	sel, err := h.selectArgs(args)
 	if err != nil {
 		refuseErr(ctx, err)
 		return
@@ -178,7 +182,7 @@ func (h *Host) dumpModel(d *dumpWriter, m *modelSelection) ([]byte, error) {
 }
 
 func (h *Host) serveDigest(ctx *fasthttp.RequestCtx, _ *queryScratch) {
-	sel, err := h.selectWorkers(ctx.QueryArgs())
+	sel, err := h.selectArgs(ctx.QueryArgs())
 	if err != nil {
 		refuseErr(ctx, err)
 		return
