@@ -41,11 +41,16 @@ type sim struct {
 	answer  []func() // what is on its way of the answer to a request
 	calm    bool     // nothing is lost any more
 	actives int      // checks made while active
+
+	hosts *hosts // the feed's own lives; nil: it has one
+	born  int    // life of the publisher as this one began
 }
 
 func (s *sim) life() *simLife { return s.lives[len(s.lives)-1] }
 
-func (s *sim) chance(percent int) bool { return !s.calm && s.rng.IntN(100) < percent }
+func (s *sim) chance(percent int) bool {
+	return !s.calm && s.rng.IntN(100) < percent && s.hosts.seldom()
+}
 
 // publish makes the next batch of the current life and puts it on the wire.
 func (s *sim) publish() {
@@ -213,6 +218,9 @@ func (s *sim) check() {
 	if !ok || at[1] != int(st.LastSeq) {
 		s.Fatalf("active at %d, but the batch last applied is %v", st.LastSeq, at)
 	}
+	if at[0] < s.born {
+		s.Fatalf("active at batch %d of life %d, but life %d had begun when this feed did", at[1], at[0], s.born)
+	}
 	if want := s.lives[at[0]].truth[at[1]]; !slices.Equal(held, want) {
 		s.Fatalf("active at batch %d of life %d: held %v, truth %v; %s", at[1], at[0], held, want, statusLine(st))
 	}
@@ -241,9 +249,9 @@ func (s *sim) drainNetwork() {
 	}
 }
 
-func runSim(t *testing.T, seed uint64, replay bool) *sim {
+func runSim(t testing.TB, seed uint64, replay bool, h *hosts) *sim {
 	rng := rand.New(rand.NewPCG(seed, 1))
-	s := &sim{rng: rng, replay: replay, held: 16_384, stamps: map[float64][2]int{}, keep: []int{5, 30, 10_000}[rng.IntN(3)]}
+	s := &sim{rng: rng, replay: replay, hosts: h, held: 16_384, stamps: map[float64][2]int{}, keep: []int{5, 30, 10_000}[rng.IntN(3)]}
 	s.feedTest = newFeedTest(t, replay, func(c *Config) {
 		if rng.IntN(3) == 0 {
 			c.Limits.HeldBatches, s.held = 5, 5
@@ -252,6 +260,7 @@ func runSim(t *testing.T, seed uint64, replay bool) *sim {
 			c.Limits = c.Limits.Thorough()
 		}
 	})
+	h.begin(&s.cfg)
 	s.lives = []*simLife{{broken: map[uint64]bool{}, now: map[uint64]bool{}}}
 	if replay {
 		for range rng.IntN(30) {
@@ -259,7 +268,11 @@ func runSim(t *testing.T, seed uint64, replay bool) *sim {
 		}
 	}
 	s.reconnect()
-	for range 150 {
+	steps := 150
+	if h != nil {
+		steps = 500
+	}
+	for range steps {
 		switch r := rng.IntN(100); {
 		case r < 40:
 			s.publish()
@@ -271,9 +284,13 @@ func runSim(t *testing.T, seed uint64, replay bool) *sim {
 			s.reconnect()
 		case r < 50:
 			s.now = s.now.Add(time.Duration(rng.IntN(20_000)) * time.Millisecond)
+		case h != nil && r < 53:
+			s.maySave()
 		default:
-			s.now = s.now.Add(time.Millisecond)
-			s.deliver()
+			for range s.hosts.pace() {
+				s.now = s.now.Add(time.Millisecond)
+				s.deliver()
+			}
 		}
 	}
 	s.settle()
@@ -334,7 +351,7 @@ func TestFeedModel(t *testing.T) {
 	for seed := first; seed < first+runs; seed++ {
 		for _, replay := range []bool{true, false} {
 			t.Run(fmt.Sprintf("seed=%d/replay=%v", seed, replay), func(t *testing.T) {
-				s := runSim(t, seed, replay)
+				s := runSim(t, seed, replay, nil)
 				st := s.Status()
 				total.Batches += st.Batches
 				total.Gaps += st.Gaps
