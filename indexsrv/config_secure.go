@@ -5,6 +5,7 @@ package indexsrv
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"kindex/internal/secure"
 	"kindex/internal/settings"
@@ -57,7 +58,7 @@ func (c *Config) secureFaults() []error {
 			faults = append(faults, fmt.Errorf("token-file: %w", err))
 		}
 	}
-	if c.AdminListen != "" && c.AdminListen == c.Listen {
+	if c.AdminListen != "" && c.AdminListen == c.Listen && !strings.HasSuffix(c.Listen, ":0") {
 		faults = append(faults, errors.New("admin-listen: must be another address than listen, or left out"))
 	}
 	return faults

@@ -271,7 +271,7 @@ func (h *Host) servePeers(ctx *fasthttp.RequestCtx, _ *queryScratch) {
 func (h *Host) wrap(ln net.Listener) net.Listener {
 	ln = &stallListener{ln, h.cfg.WriteStallTimeout}
 	if h.gate.http != nil {
-		ln = &tlsListener{ln, h.gate.http, &h.gate.audit}
+		ln = &tlsListener{ln, h.gate.http, &h.gate.audit, handshakeTime}
 	}
 	return ln
 }

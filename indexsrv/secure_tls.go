@@ -26,6 +26,7 @@ type tlsListener struct {
 	net.Listener
 	cfg   *tls.Config
 	audit *audit
+	limit time.Duration // of a handshake
 }
 
 // Accept implements net.Listener.
@@ -34,7 +35,7 @@ func (l *tlsListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &tlsConn{Conn: tls.Server(raw, l.cfg), raw: raw, audit: l.audit}, nil
+	return &tlsConn{Conn: tls.Server(raw, l.cfg), raw: raw, audit: l.audit, limit: l.limit}, nil
 }
 
 // tlsConn is a connection that counts how its handshake failed. The HTTP server
@@ -45,6 +46,7 @@ type tlsConn struct {
 	*tls.Conn
 	raw    net.Conn
 	audit  *audit
+	limit  time.Duration
 	failed atomic.Bool
 
 	subject string    // of the client's certificate; "": none
@@ -54,7 +56,7 @@ type tlsConn struct {
 // Handshake bounds the handshake's time. Where it fails, the connection is over:
 // it reads as ended.
 func (c *tlsConn) Handshake() error {
-	if err := c.raw.SetDeadline(time.Now().Add(handshakeTime)); err != nil {
+	if err := c.raw.SetDeadline(time.Now().Add(c.limit)); err != nil {
 		return err
 	}
 	err := c.Conn.Handshake()
