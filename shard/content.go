@@ -177,8 +177,8 @@ func (r *ContentReader) Next(c *Content) (more bool) {
 	if !r.begun {
 		r.begun = true
 		if r.pieces == nil {
-			if any := r.holder.any(); any != 0 {
-				r.shard.core.walk(any, func(n *coreNode) bool { r.add(c, n); return true })
+			if all := r.holder.any(); all != 0 {
+				r.shard.core.walk(all, func(n *coreNode) bool { r.add(c, n); return true })
 			}
 			return len(r.orphans) > 0
 		}
@@ -275,8 +275,8 @@ func (o *Orphan) waitsFor() kv.EngineHash {
 	return o.Store.Parent
 }
 
-// valid refuses what can wait for nothing.
-func (o *Orphan) valid() error {
+// Valid refuses what can wait for nothing.
+func (o *Orphan) Valid() error {
 	if err := o.Store.valid(); err != nil {
 		return err
 	}
@@ -295,7 +295,7 @@ func (o *Orphan) valid() error {
 // Errors: ErrUnknownHolder; an orphan that cannot be.
 // Concurrency: a writer's call of h's shard. It keeps nothing of o.
 func AddOrphan(idx Index, h Holder, o *Orphan) error {
-	if err := o.valid(); err != nil {
+	if err := o.Valid(); err != nil {
 		return err
 	}
 	switch x := idx.(type) {

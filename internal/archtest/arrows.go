@@ -33,6 +33,7 @@ var arrows = []arrow{
 		[]string{"relay/client", "relay/feed", "relay/normal", "relay/wire", "lanes", "shard", "asm", "numa", "proto/...", "internal/..."},
 		"the index host joins streams, lanes and shards, and says which kernels run; nobody below knows it",
 	},
+	{"indexsrv/state", []string{"relay/feed", "shard", "internal/kv"}, "a form of what a host holds: bytes in, values out"},
 	{"indexclient", []string{"proto/...", "internal/..."}, "others import the client: it drags in no index and no engine wire"},
 	{
 		"gateway",
