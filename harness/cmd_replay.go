@@ -82,10 +82,10 @@ func replayFlags(fs *flag.FlagSet, o *openloop.Options) {
 		return nil
 	})
 	fs.StringVar(&o.Workers, "worker-header", o.Workers, "response header that names the worker, where no --oracle does")
-	fs.StringVar(&o.Oracle, "oracle", "", "admin address of the mock fleet behind the endpoint: who served what, and what could have been cached")
+	fs.StringVar(&o.Oracle, "oracle", "", "admin address of the mock fleet behind the endpoint: its shape, for the oracle, who served what, and what the best worker held")
 	fs.BoolVar(&o.Reset, "reset", false, "empty the fleet's caches and log first")
-	fs.IntVar(&o.BlockSize, "block-size", 0, "tokens of a cache block, for the trace's reuse (default the fleet's, else 16)")
-	fs.IntVar(&o.Capacity, "capacity", 0, "tokens that the fleet caches, for the model oracle (default as the fleet says)")
+	fs.IntVar(&o.BlockSize, "block-size", 0, "tokens of a cache block, for prefix reuse (default the fleet's, else 16)")
+	fs.Var(&o.Shape, "shape", "fleet that the oracle is of, as `WORKERSxBLOCKSxTOKENS`: 8x32768x16 are eight of 32768 blocks of 16 tokens (default as --oracle says, else no oracle)")
 	fs.IntVar(&o.InFlight, "max-in-flight", o.InFlight, "requests on the way at once; one more is dropped, and counted")
 	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "of a whole answer")
 	fs.DurationVar(&o.Late, "late", o.Late, "the replay is invalid if 1 of 100 requests is sent later than that")

@@ -12,24 +12,28 @@
 //   - A request is due at its row's time over the speedup; it is sent then, or late,
 //     or dropped where too many are in flight. Nothing waits for an answer.
 //   - Cached tokens are those of a prompt that the engine did not compute again.
-//   - The trace's reuse is what a single endless cache could have reused: it depends
-//     on nothing but rows, their order and the block size.
-//   - The model oracle is what a single cache as large as the whole fleet's could have
-//     reused: of the trace and the fleet's size alone, so two replays have the same.
-//   - The fleet's oracle is what the best worker could have reused when a request
-//     arrived, as the mock engines say: it knows what really was in their caches then,
-//     and so depends on the router and on timing. A request that waits may find more than
-//     there was when it arrived.
+//   - The oracle is what the fleet would have reused behind an ideal router: the mock
+//     engine's own model, one a rank, run in virtual time before the first request is
+//     sent. It depends on rows, due times, answers' lengths and the fleet's shape (its
+//     engines, blocks and passes' times) alone, so two replays have the same. hit/oracle is
+//     cached tokens over the oracle's.
+//   - Prefix reuse is what one cache without bounds would have reused: of rows, their
+//     order and the block size alone.
+//   - Best at arrival is what the best worker held of a prompt when that arrived, as the
+//     mock engines say: of what really was in their caches then, and so of the router and
+//     of timing. It is this run's alone: the next one has another. A request that waits
+//     may find more than there was when it arrived.
 //
 // # The way of a request
 //
-//	trace.go, csv.go   rows
-//	pace.go            when each is due
-//	prompt.go, body.go its prompt and its body, made when it is due
-//	client.go          sends it; stream.go reads the answer's events
-//	record.go          what is kept of it
-//	fleet.go           what the fleet says of it, joined by its id
-//	summary.go         all of them; output.go, report.go, plot.go write that down
+//	trace.go, csv.go     rows
+//	pace.go              when each is due
+//	reuse.go, oracle.go  what could be reused of it, before any is sent
+//	prompt.go, body.go   its prompt and its body, made when it is due
+//	client.go            sends it; stream.go reads the answer's events
+//	record.go            what is kept of it
+//	fleet.go             what the fleet says of it, joined by its id
+//	summary.go           all of them; output.go, report.go, plot.go write that down
 //
 // # Time
 //
@@ -40,9 +44,9 @@
 //
 // # Twice the same
 //
-// The seed and the rows settle every request's bytes, id and due time, the trace's reuse
-// and the model oracle, so these are equal in every replay. Requests due at one instant
-// are sent in their order. What engines find in their caches when one arrives depends on
-// how far they are with those before it, and so on timing: the fleet's oracle differs by
-// what that moves, unless requests are sent one by one.
+// The seed and the rows settle every request's bytes, id and due time, prefix reuse and,
+// with the fleet's shape, the oracle, so these are equal in every replay. Requests due at
+// one instant are sent in their order. What engines find in their caches when one arrives
+// depends on how far they are with those before it, and so on timing: what is cached, and
+// best at arrival, differ by what that moves, unless requests are sent one by one.
 package openloop

@@ -6,6 +6,7 @@ package openloop
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"kindex/harness/mockworker/engine"
 )
 
 const (
@@ -39,6 +42,18 @@ type Worker struct {
 	Waiting   int     `json:"waiting"`
 	Usage     float64 `json:"kv_usage"` // 0 to 1
 	Requests  int     `json:"requests"`
+
+	Shape *engine.Shape `json:"shape,omitempty"` // nil: an older fleet, which says the above alone
+}
+
+// shape returns what the worker is modelled by.
+func (w *Worker) shape() engine.Shape {
+	if w.Shape != nil {
+		return *w.Shape
+	}
+	s := usualShape(w.Blocks, w.BlockSize)
+	s.Engine, s.Ranks, s.Speed = cmp.Or(w.Engine, s.Engine), w.Ranks, w.Speed
+	return s
 }
 
 // served is one request, as the fleet says.
@@ -52,7 +67,7 @@ type served struct {
 	Queue    float64 `json:"queue_s"`
 	Prompt   *int    `json:"prompt_tokens"`
 	Cached   *int    `json:"cached_tokens"`
-	Oracle   *int    `json:"oracle_tokens"`
+	Best     *int    `json:"oracle_tokens"` // what the best worker held as it arrived
 	Finish   string  `json:"finish"`
 }
 
@@ -298,7 +313,7 @@ func (f *fleet) join(recs []Record, id func(i int) string) int {
 		r.Rank, r.Queue = q.Rank, q.Queue
 		set(&r.FleetPrompt, q.Prompt)
 		set(&r.FleetCached, q.Cached)
-		set(&r.FleetOracle, q.Oracle)
+		set(&r.BestAtArrival, q.Best)
 	}
 	return missing
 }

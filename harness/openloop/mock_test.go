@@ -49,7 +49,7 @@ func TestMocks(t *testing.T) {
 		for range 2 {
 			r := replayed(t, &o)
 			s := r.Summary
-			if s.Requests.OK != 60 || s.Cache.Differs != 0 || s.Fleet == nil || s.Fleet.Requests != 60 || len(s.Notes) != 0 || s.Cache.Source != "usage" || s.Finish["length"] != 60 {
+			if s.Requests.OK != 60 || s.Cache.Differs != 0 || s.Best == nil || s.Best.Requests != 60 || len(s.Notes) != 0 || s.Cache.Source != "usage" || s.Finish["length"] != 60 {
 				t.Fatalf("%s: %+v, %v, %+v, %+v, %v", kind, s.Requests, s.Errors, s.Cache, s.Oracle, s.Notes)
 			}
 			for i := range r.Records {
@@ -62,7 +62,7 @@ func TestMocks(t *testing.T) {
 				t.Errorf("%s: balance %+v", kind, b)
 			}
 			if before != nil {
-				if diff := cmp.Diff(before.Summary.Oracle, s.Oracle); diff != "" || s.Oracle.Trace == 0 {
+				if diff := cmp.Diff(before.Summary.Oracle, s.Oracle) + cmp.Diff(before.Summary.Reuse, s.Reuse); diff != "" || s.Oracle.Tokens == 0 {
 					t.Errorf("%s: another oracle the second time:\n%s", kind, diff)
 				}
 			}
@@ -83,12 +83,16 @@ func TestMocksOneByOne(t *testing.T) {
 		turns := 0
 		for i := range r.Records {
 			q := &r.Records[i]
-			if q.FleetOracle != q.Reuse || q.FleetOracle != q.Model || q.Cached > q.FleetOracle {
-				t.Errorf("row %d: cached %d, the fleet's oracle %d, the model's %d, the trace's %d", q.Row, q.Cached, q.FleetOracle, q.Model, q.Reuse)
+			if q.BestAtArrival != q.PrefixReuse || q.Oracle > q.PrefixReuse || q.Cached > q.BestAtArrival {
+				t.Errorf("row %d: cached %d, best at arrival %d, oracle %d, prefix reuse %d", q.Row, q.Cached, q.BestAtArrival, q.Oracle, q.PrefixReuse)
 			}
-			if q.Reuse > TokensPerID {
+			if q.PrefixReuse > TokensPerID {
 				turns++
 			}
+		}
+		// A beginning that all share is computed once for each worker.
+		if o, most := r.Summary.Oracle.Tokens, r.Summary.Reuse.Tokens; o < most-2*TokensPerID {
+			t.Errorf("the oracle reuses %d of %d tokens", o, most)
 		}
 		if turns < 5 {
 			t.Errorf("%d rows share more than the beginning of all: the trace shows little", turns)

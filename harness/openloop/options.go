@@ -44,8 +44,8 @@ type Options struct {
 	Workers   string // response header that names the worker
 	Oracle    string // URL of the mock fleet's admin API
 	Reset     bool   // empty the fleet's caches first
-	BlockSize int    // of the trace's reuse, in tokens; 0: the fleet's, else 16
-	Capacity  int    // tokens that the fleet caches, for the model oracle; 0: as the fleet says
+	BlockSize int    // of prefix reuse, in tokens; 0: the fleet's, else 16
+	Shape     Shape  // of the fleet, for the oracle; none: as the fleet says
 	InFlight  int    // requests at once; more are dropped
 	Timeout   time.Duration
 	Late      time.Duration // bound of the replay's own p99 lateness
@@ -87,8 +87,6 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("--max-output %d: must not be negative", o.MaxOutput)
 	case o.BlockSize < 0 || o.BlockSize > 1<<16:
 		return fmt.Errorf("--block-size %d: must be 1 to %d tokens", o.BlockSize, 1<<16)
-	case o.Capacity < 0:
-		return fmt.Errorf("--capacity %d: must not be negative", o.Capacity)
 	case o.InFlight < 1 || o.InFlight > maxInFlight:
 		return fmt.Errorf("--max-in-flight %d: must be 1 to %d", o.InFlight, maxInFlight)
 	case o.For < 0:

@@ -65,7 +65,7 @@ func write(dir, name string, fill func(io.Writer) error) error {
 
 var requestColumns = []string{
 	"row", "id", "due_s", "sent_s", "late_ms", "ttft_ms", "mean_itl_ms", "max_itl_ms", "latency_ms", "error", "finish", "worker", "rank", "queue_ms",
-	"input", "prompt_tokens", "output_tokens", "pieces", "cached_tokens", "fleet_cached_tokens", "oracle_tokens", "model_tokens", "trace_tokens", "predicted_tokens",
+	"input", "prompt_tokens", "output_tokens", "pieces", "cached_tokens", "fleet_cached_tokens", "oracle_tokens", "prefix_reuse_tokens", "best_at_arrival_tokens", "predicted_tokens",
 }
 
 // writeRequests writes a line a row; what is not known is empty.
@@ -94,7 +94,7 @@ func (r *Result) writeRequests(w io.Writer) error {
 		}
 		if err := out.Write([]string{
 			strconv.Itoa(q.Row), q.ID, secondsText(q.Due), secondsText(q.Sent), late, ttft, mean, longest, latency, q.Error, q.Finish, q.Worker, known(q.Rank), queue,
-			strconv.Itoa(q.Input), known(q.Prompt), known(q.Completion), strconv.Itoa(q.Pieces), known(q.Cached), known(q.FleetCached), known(q.FleetOracle), known(q.Model), strconv.Itoa(q.Reuse), known(q.Predicted),
+			strconv.Itoa(q.Input), known(q.Prompt), known(q.Completion), strconv.Itoa(q.Pieces), known(q.Cached), known(q.FleetCached), known(q.Oracle), strconv.Itoa(q.PrefixReuse), known(q.BestAtArrival), known(q.Predicted),
 		}); err != nil {
 			return err
 		}

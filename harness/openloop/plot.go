@@ -105,10 +105,10 @@ func (r *Result) quantiles(of func(*Record) (time.Duration, bool)) []curve {
 	return curves
 }
 
-// shares are cached tokens and the oracles' over time.
+// shares are cached tokens, and those that could have been, over time.
 func (r *Result) shares() []curve {
 	span := r.span()
-	names := [...]string{"cached", "fleet's oracle", "model oracle", "trace's reuse"}
+	names := [...]string{"cached", "oracle", "prefix reuse", "best at arrival"}
 	var sum, of [len(names)][windows + 1]float64
 	for i := range r.Records {
 		q := &r.Records[i]
@@ -116,7 +116,7 @@ func (r *Result) shares() []curve {
 			continue
 		}
 		k := min(window(q.Due, span), windows)
-		for c, n := range [...]int{q.cached(), q.FleetOracle, q.Model, q.Reuse} {
+		for c, n := range [...]int{q.cached(), q.Oracle, q.PrefixReuse, q.BestAtArrival} {
 			if n != unknown {
 				sum[c][k] += float64(n)
 				of[c][k] += float64(q.prompt())

@@ -77,9 +77,6 @@ func readWords(name string) ([]string, error) {
 	return all, nil
 }
 
-// ids returns how many ids a row's prompt takes, the last one cut.
-func (*prompts) ids(r *Row) int { return (max(r.Input, 1) + TokensPerID - 1) / TokensPerID }
-
 // key names what the k-th TokensPerID tokens of a row's prompt are. A row whose ids are
 // too few for its length goes on with tokens of its own.
 func (p *prompts) key(r *Row, k int) uint64 {
@@ -143,4 +140,19 @@ func (p *prompts) appendText(dst []byte, r *Row) []byte {
 		left -= n
 	}
 	return dst[:len(dst)-1]
+}
+
+// appendIDs appends a prompt's token ids.
+func (p *prompts) appendIDs(dst []uint32, r *Row) []uint32 {
+	left := max(r.Input, 1)
+	span := p.vocab - lowToken
+	for k := 0; left > 0; k++ {
+		s := p.of(p.key(r, k))
+		n := min(left, TokensPerID)
+		for range n {
+			dst = append(dst, uint32(lowToken+(s.next()>>32)*span>>32))
+		}
+		left -= n
+	}
+	return dst
 }

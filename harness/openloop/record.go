@@ -26,12 +26,12 @@ type Record struct {
 	Error                 string // its kind; "" of a whole answer
 	ID                    string // the answer's
 	Worker                string // as the answer's header says, then as the fleet does
-	Reuse, Model          int    // the trace's and the model oracle's, in tokens
+	PrefixReuse, Oracle   int    // what could have been cached, in tokens; see [PrefixReuse], [Oracle]
 
 	// As the fleet says; FleetCached is unknown where it said nothing.
-	FleetPrompt, FleetCached, FleetOracle int
-	Rank                                  int
-	Queue                                 float64 // seconds
+	FleetPrompt, FleetCached, BestAtArrival int
+	Rank                                    int
+	Queue                                   float64 // seconds
 
 	done atomic.Bool
 }
@@ -89,7 +89,7 @@ func newRecords(rows []Row, due []time.Duration) []Record {
 	for i := range rows {
 		out[i] = Record{
 			Row: rows[i].N, Input: rows[i].Input, Output: rows[i].Output, Due: due[i], Sent: unknown, First: unknown, Last: unknown, End: unknown,
-			Prompt: unknown, Cached: unknown, Completion: unknown, Predicted: unknown, FleetPrompt: unknown, FleetCached: unknown, FleetOracle: unknown,
+			Prompt: unknown, Cached: unknown, Completion: unknown, Predicted: unknown, Oracle: unknown, FleetPrompt: unknown, FleetCached: unknown, BestAtArrival: unknown,
 			Rank: unknown, Queue: unknown, Error: errNotSent,
 		}
 	}

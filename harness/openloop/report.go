@@ -69,18 +69,20 @@ func (s *Summary) tables(b *strings.Builder) {
 	g := &s.Goodput
 	fmt.Fprintf(b, "\nGoodput (TTFT within %g ms and mean ITL within %g ms): %d requests, %s of those due, %.2f a second.\n\n", g.TTFTMs, g.ITLMs, g.Within, percent(&g.Share), g.PerS)
 
-	c, o := &s.Cache, &s.Oracle
+	c := &s.Cache
 	b.WriteString("| prefix cache | tokens | of prompt tokens | cached of it |\n| --- | ---: | ---: | ---: |\n")
 	if c.Told > 0 {
 		fmt.Fprintf(b, "| cached (%s) | %d | %s | |\n", c.Source, c.Cached, percent(c.Hit))
 	}
-	if f := s.Fleet; f != nil {
-		fmt.Fprintf(b, "| the fleet's oracle: best worker at arrival | %d | %s | %s |\n", f.Tokens, percent(&f.Reuse), percent(c.OfFleet))
+	if o := s.Oracle; o != nil {
+		fmt.Fprintf(b, "| oracle: the engine model of %d workers, %d blocks of %d tokens, behind an ideal router (%s) | %d | %s | %s |\n",
+			o.Workers, o.Blocks, o.BlockSize, o.Router, o.Tokens, percent(&o.Reuse), percent(c.OverOracle))
 	}
-	if o.Model != nil {
-		fmt.Fprintf(b, "| model oracle: one cache of %d tokens | %d | %s | %s |\n", o.Capacity, *o.Model, percent(o.ModelReuse), percent(c.OfModel))
+	fmt.Fprintf(b, "| prefix reuse: one cache without bounds | %d | %s | %s |\n", s.Reuse.Tokens, percent(&s.Reuse.Reuse), percent(c.OverReuse))
+	if f := s.Best; f != nil {
+		fmt.Fprintf(b, "| best worker at arrival, of this run alone | %d | %s | %s |\n", f.Tokens, percent(&f.Reuse), percent(c.OverBest))
 	}
-	fmt.Fprintf(b, "| the trace's reuse: one endless cache | %d | %s | %s |\n\n", o.Trace, percent(&o.TraceReuse), percent(c.OfTrace))
+	b.WriteString("\n")
 
 	if p := s.Predicted; p != nil {
 		fmt.Fprintf(b, "Foretold cached tokens of %d requests: %d equal, %d over, %d under; mean error %.1f tokens, mean absolute error %.1f.\n\n", p.N, p.Equal, p.Over, p.Under, p.MeanError, p.MeanAbs)

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"kindex/harness/mockworker/engine"
 	"kindex/harness/trial"
 	"kindex/numa"
 )
@@ -57,7 +58,7 @@ func Run(ctx context.Context, o *Options, stderr io.Writer) (*Result, error) {
 		return nil, err
 	}
 	defer r.close()
-	r.foresee()
+	r.foresee(ctx, stderr)
 	r.play(ctx, stderr)
 	return r.result(ctx), nil
 }
@@ -74,7 +75,9 @@ type replay struct {
 	notes  []string
 
 	workers         []Worker
-	block, capacity int // tokens
+	shapes          []engine.Shape // of the fleet, for the oracle; none: nobody says
+	block           int            // tokens
+	oracle          *foreseen      // nil: none
 	machine         trial.Machine
 	model           string
 	wall            time.Duration
@@ -115,24 +118,21 @@ func (r *replay) open(ctx context.Context) error {
 		return err
 	}
 	r.client.url = r.o.URL + r.bodies.path()
-	r.block, r.capacity = r.o.BlockSize, r.o.Capacity
+	r.block, r.shapes = r.o.BlockSize, r.o.Shape.shapes()
 	if r.o.Oracle != "" {
 		r.fleet = newFleet(r.o.Oracle)
 		if r.workers, err = r.fleet.begin(ctx, r.o.Reset); err != nil {
 			r.close()
 			return err
 		}
-		all := 0
 		for i := range r.workers {
-			w := &r.workers[i]
-			all += w.Blocks * w.BlockSize * max(w.Ranks, 1)
+			if r.o.Shape.Workers == 0 {
+				r.shapes = append(r.shapes, r.workers[i].shape())
+			}
 		}
-		if r.block == 0 {
-			r.block = r.workers[0].BlockSize
-		}
-		if r.capacity == 0 {
-			r.capacity = all
-		}
+	}
+	if r.block == 0 && len(r.shapes) > 0 {
+		r.block = r.shapes[0].BlockSize
 	}
 	if r.block <= 0 {
 		r.block = defaultBlock
@@ -147,17 +147,33 @@ func (r *replay) close() {
 	}
 }
 
-// foresee computes what depends on the trace alone.
-func (r *replay) foresee() {
-	endless := cache{block: r.block}
-	bounded := cache{block: r.block, capacity: r.capacity}
+// foresee computes what depends on nothing that happens from here on.
+func (r *replay) foresee(ctx context.Context, stderr io.Writer) {
+	reuse, most := &endless{}, make([]int, len(r.trace.Rows))
 	for i := range r.trace.Rows {
-		row := &r.trace.Rows[i]
-		r.recs[i].Reuse = endless.see(&r.bodies.prompts, row, 0)
-		r.recs[i].Model = unknown
-		if r.capacity > 0 {
-			r.recs[i].Model = bounded.see(&r.bodies.prompts, row, r.bodies.output(row))
-		}
+		most[i] = reuse.see(&r.bodies.prompts, &r.trace.Rows[i])
+		r.recs[i].PrefixReuse = most[i] / r.block * r.block
+	}
+	if len(r.shapes) == 0 {
+		return
+	}
+	p := newProgress(stderr)
+	o := &oracle{
+		shapes: r.shapes, rows: r.trace.Rows, due: r.due, bodies: r.bodies, reuse: reuse, most: most, serial: r.o.OneByOne,
+		say: func(done, all int) { p.sayf("before the first request: oracle, %d of %d", done, all) },
+	}
+	found, err := o.run(ctx)
+	p.end()
+	if err != nil {
+		r.notes = append(r.notes, fmt.Sprintf("no oracle: %v", err))
+		return
+	}
+	if found.refused > 0 {
+		r.notes = append(r.notes, fmt.Sprintf("%d rows are too long for the fleet: the oracle reuses nothing of them", found.refused))
+	}
+	r.oracle = found
+	for i, n := range found.cached {
+		r.recs[i].Oracle = n
 	}
 }
 

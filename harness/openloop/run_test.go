@@ -57,11 +57,15 @@ func TestReplay(t *testing.T) {
 				t.Errorf("%+v, want %d prompt tokens and %d of answers", s.Tokens, wantPrompt, wantOutput)
 			}
 			// The fake caches at once and for ever, and requests came in order: it is the endless cache.
-			if s.Cache.Cached != s.Oracle.Trace || s.Cache.Cached == 0 || s.Cache.Source != "usage" || s.Cache.Differs != 0 {
-				t.Errorf("cached %+v, the trace's reuse %d", s.Cache, s.Oracle.Trace)
+			if s.Cache.Cached != s.Reuse.Tokens || s.Cache.Cached == 0 || s.Cache.Source != "usage" || s.Cache.Differs != 0 {
+				t.Errorf("cached %+v, the trace's reuse %d", s.Cache, s.Reuse.Tokens)
 			}
-			if s.Fleet == nil || s.Fleet.Tokens != s.Cache.Cached+40*16 || s.Fleet.Requests != 40 || s.Oracle.BlockSize != fakeBlock || s.Oracle.Capacity != 2*100_000*fakeBlock {
-				t.Errorf("oracle %+v, the fleet's %+v", s.Oracle, s.Fleet)
+			if s.Best == nil || s.Best.Tokens != s.Cache.Cached+40*16 || s.Best.Requests != 40 || !s.Best.ThisRun || s.Reuse.BlockSize != fakeBlock {
+				t.Errorf("best at arrival %+v, prefix reuse %+v", s.Best, s.Reuse)
+			}
+			// There is room for all, and rows share no more than one router can keep together.
+			if o := s.Oracle; o == nil || o.Workers != 2 || o.Places != 2 || o.Blocks != 2*100_000 || o.BlockSize != fakeBlock || o.Rows != 40 || o.Tokens > s.Reuse.Tokens || o.Tokens < s.Reuse.Tokens*9/10 {
+				t.Errorf("oracle %+v, prefix reuse %+v", o, s.Reuse)
 			}
 			if b := s.Balance; b == nil || len(b.Workers) != 2 || b.Workers[0].Requests != 20 || b.Requests != 1 {
 				t.Errorf("balance %+v", b)
@@ -98,7 +102,7 @@ func checkFiles(t *testing.T, dir string, s *Summary) {
 		t.Errorf("%s: %v, %v", fileFleet, err, rows)
 	}
 	report := read(fileReport)
-	for _, want := range []string{"TTFT", "Goodput", "fleet's oracle", "trace's reuse", "Balance over 2 workers", "ttft.svg"} {
+	for _, want := range []string{"TTFT", "Goodput", "oracle", "prefix reuse", "Balance over 2 workers", "ttft.svg"} {
 		if !strings.Contains(report, want) {
 			t.Errorf("%s does not tell %q:\n%s", fileReport, want, report)
 		}
@@ -116,12 +120,12 @@ func checkFiles(t *testing.T, dir string, s *Summary) {
 func TestTwice(t *testing.T) {
 	f := newFake(t)
 	a, b := replayed(t, f.options()), replayed(t, f.options())
-	if diff := cmp.Diff(a.Summary.Oracle, b.Summary.Oracle); diff != "" || *a.Summary.Oracle.Model == 0 {
+	if diff := cmp.Diff(a.Summary.Oracle, b.Summary.Oracle) + cmp.Diff(a.Summary.Reuse, b.Summary.Reuse); diff != "" || a.Summary.Oracle.Tokens == 0 {
 		t.Errorf("another oracle the second time:\n%s", diff)
 	}
 	for i := range a.Records {
 		x, y := &a.Records[i], &b.Records[i]
-		if x.Row != y.Row || x.Prompt != y.Prompt || x.Completion != y.Completion || x.Reuse != y.Reuse || x.Model != y.Model {
+		if x.Row != y.Row || x.Prompt != y.Prompt || x.Completion != y.Completion || x.PrefixReuse != y.PrefixReuse || x.Oracle != y.Oracle {
 			t.Errorf("row %d: %+v, then %+v", i, x, y)
 		}
 	}
@@ -142,12 +146,12 @@ func TestOneByOne(t *testing.T) {
 	b := replayed(t, o)
 	for i := range a.Records {
 		x, y := &a.Records[i], &b.Records[i]
-		if x.Cached != y.Cached || x.Worker != y.Worker || x.FleetOracle != y.FleetOracle || x.FleetOracle == unknown {
+		if x.Cached != y.Cached || x.Worker != y.Worker || x.BestAtArrival != y.BestAtArrival || x.BestAtArrival == unknown || x.Oracle != y.Oracle {
 			t.Errorf("row %d: %+v, then %+v", i, x, y)
 		}
 	}
-	if s := a.Summary; s.Client.Flying != 1 || !s.Valid || s.Cache.Cached != s.Oracle.Trace {
-		t.Errorf("%d at once, valid %v, cached %d of %d", s.Client.Flying, s.Valid, s.Cache.Cached, s.Oracle.Trace)
+	if s := a.Summary; s.Client.Flying != 1 || !s.Valid || s.Cache.Cached != s.Reuse.Tokens {
+		t.Errorf("%d at once, valid %v, cached %d of %d", s.Client.Flying, s.Valid, s.Cache.Cached, s.Reuse.Tokens)
 	}
 }
 
@@ -156,8 +160,8 @@ func TestGatewayIDs(t *testing.T) {
 	f := newFake(t)
 	f.ids = true
 	s := replayed(t, f.options()).Summary
-	if s.Fleet == nil || s.Fleet.Requests != 40 || len(s.Notes) != 0 {
-		t.Errorf("joined %+v: %v", s.Fleet, s.Notes)
+	if s.Best == nil || s.Best.Requests != 40 || len(s.Notes) != 0 {
+		t.Errorf("joined %+v: %v", s.Best, s.Notes)
 	}
 }
 

@@ -58,13 +58,14 @@ type Summary struct {
 	Lateness Times `json:"lateness_ms"` // of sending
 	Queue    Times `json:"queue_ms"`    // in the engine, as the fleet says
 
-	Goodput   Goodput      `json:"goodput"`
-	Cache     Cache        `json:"cache"`
-	Oracle    Oracle       `json:"oracle"`
-	Fleet     *FleetOracle `json:"fleet_oracle,omitempty"`
-	Balance   *Balance     `json:"balance,omitempty"`
-	Predicted *Predicted   `json:"predicted,omitempty"`
-	Client    Client       `json:"client"`
+	Goodput   Goodput        `json:"goodput"`
+	Cache     Cache          `json:"cache"`
+	Oracle    *Oracle        `json:"oracle,omitempty"` // absent: nobody says the fleet's shape
+	Reuse     PrefixReuse    `json:"prefix_reuse"`
+	Best      *BestAtArrival `json:"best_at_arrival,omitempty"`
+	Balance   *Balance       `json:"balance,omitempty"`
+	Predicted *Predicted     `json:"predicted,omitempty"`
+	Client    Client         `json:"client"`
 }
 
 // Requests counts them.
@@ -110,38 +111,48 @@ type Cache struct {
 	Any     *float64 `json:"requests_with_hit,omitempty"` // share of requests with any cached token
 	Mean    *float64 `json:"mean_request_hit,omitempty"`  // mean of the requests' own shares
 
-	// Cached tokens of those that an oracle could have had, over the same requests.
-	OfFleet *float64 `json:"hit_of_fleet,omitempty"`
-	OfModel *float64 `json:"hit_of_model,omitempty"`
-	OfTrace *float64 `json:"hit_of_trace,omitempty"`
-
-	// The first of these that there is.
-	OfOracle *float64 `json:"hit_over_oracle,omitempty"`
-	Over     string   `json:"hit_over,omitempty"` // fleet, model or trace
+	// Cached tokens over those that could have been, of the same requests. Absent where
+	// nobody can tell.
+	OverOracle *float64 `json:"hit_over_oracle,omitempty"`
+	OverReuse  *float64 `json:"hit_over_prefix_reuse,omitempty"`
+	OverBest   *float64 `json:"hit_over_best_at_arrival,omitempty"`
 }
 
-// Oracle is what could have been cached, of every row, whatever happened: of the trace,
-// the seed and the fleet's size alone, and so equal in every replay of the same.
+// Oracle is what the fleet would have reused of all rows behind an ideal router, by a
+// run of the engine model in virtual time, whatever really happened. It depends on the
+// rows and when they are due, answers' lengths, the seed and the fleet's shape alone, and
+// so is equal in every replay of the same.
 type Oracle struct {
-	BlockSize int `json:"block_size"`
-	Rows      int `json:"rows"`
-	Prompt    int `json:"prompt_tokens"` // of all rows, as the trace counts
-
-	Trace      int     `json:"trace_tokens"` // a single endless cache
-	TraceReuse float64 `json:"trace_reuse"`  // of prompt tokens
-
-	Capacity   int      `json:"capacity_tokens,omitempty"`
-	Model      *int     `json:"model_tokens,omitempty"` // a single cache as large as the fleet's
-	ModelReuse *float64 `json:"model_reuse,omitempty"`
+	Workers   int     `json:"workers"`
+	Places    int     `json:"places"`     // ranks of all workers
+	Blocks    int     `json:"blocks"`     // of all places
+	BlockSize int     `json:"block_size"` // tokens
+	Router    string  `json:"router"`     // the ideal one that reused most
+	Rows      int     `json:"rows"`
+	Prompt    int     `json:"prompt_tokens"` // of all rows, as the trace counts
+	Tokens    int     `json:"tokens"`
+	Reuse     float64 `json:"reuse"` // of prompt tokens
 }
 
-// FleetOracle is what the best worker could have reused of each answered request when
-// it arrived. It depends on what the router did before, and on timing.
-type FleetOracle struct {
+// PrefixReuse is what one cache without bounds would have reused of all rows: of the
+// trace and the block size alone.
+type PrefixReuse struct {
+	BlockSize int     `json:"block_size"` // tokens
+	Rows      int     `json:"rows"`
+	Prompt    int     `json:"prompt_tokens"` // of all rows, as the trace counts
+	Tokens    int     `json:"tokens"`
+	Reuse     float64 `json:"reuse"` // of prompt tokens
+}
+
+// BestAtArrival is what the best worker held of each answered request when that arrived,
+// as the fleet says. It depends on what the router did before and on timing: another run
+// has another.
+type BestAtArrival struct {
 	Requests int     `json:"requests"` // that the fleet says something of
 	Prompt   int     `json:"prompt_tokens"`
 	Tokens   int     `json:"tokens"`
 	Reuse    float64 `json:"reuse"` // of prompt tokens
+	ThisRun  bool    `json:"of_this_run_alone"`
 }
 
 // Balance is how evenly workers were used: the greatest over the mean, of all workers
@@ -345,17 +356,14 @@ func (s *Summary) timed(r *replay) {
 
 // caches sums up hits and what could have been hit.
 func (s *Summary) caches(r *replay) {
-	c, o := &s.Cache, &s.Oracle
-	o.BlockSize, o.Capacity, c.Source = r.block, r.capacity, "none"
-	var model, hitFleet, ofTrace, ofModel, anyHit int
-	var f FleetOracle
+	c := &s.Cache
+	c.Source = "none"
+	s.foreseen(r)
+	var hitBest, ofReuse, ofOracle, anyHit int
+	var best BestAtArrival
 	shares := 0.0
 	for i := range r.recs {
 		rec := &r.recs[i]
-		o.Rows++
-		o.Prompt += max(rec.Input, 1)
-		o.Trace += rec.Reuse
-		model += max(rec.Model, 0)
 		if rec.Cached != unknown {
 			c.Source = "usage"
 		} else if rec.FleetCached != unknown && c.Source == "none" {
@@ -369,41 +377,55 @@ func (s *Summary) caches(r *replay) {
 		c.Prompt += rec.prompt()
 		c.Cached += cached
 		shares += share(cached, rec.prompt())
-		ofTrace += rec.Reuse
-		ofModel += max(rec.Model, 0)
+		ofReuse += rec.PrefixReuse
+		ofOracle += max(rec.Oracle, 0)
 		if cached > 0 {
 			anyHit++
 		}
 		if rec.Cached != unknown && rec.FleetCached != unknown && rec.Cached != rec.FleetCached {
 			c.Differs++
 		}
-		if rec.FleetOracle != unknown {
-			f.Requests++
-			f.Prompt += rec.prompt()
-			f.Tokens += rec.FleetOracle
-			hitFleet += cached
+		if rec.BestAtArrival != unknown {
+			best.Requests++
+			best.Prompt += rec.prompt()
+			best.Tokens += rec.BestAtArrival
+			hitBest += cached
 		}
 	}
 	c.Hit, c.Any = ratio(c.Cached, c.Prompt), ratio(anyHit, c.Told)
 	if c.Told > 0 {
 		c.Mean = new(shares / float64(c.Told))
 	}
-	o.TraceReuse = share(o.Trace, o.Prompt)
-	c.OfTrace = ratio(c.Cached, ofTrace)
-	if r.capacity > 0 {
-		o.Model, o.ModelReuse, c.OfModel = &model, ratio(model, o.Prompt), ratio(c.Cached, ofModel)
+	c.OverReuse = ratio(c.Cached, ofReuse)
+	if r.oracle != nil {
+		c.OverOracle = ratio(c.Cached, ofOracle)
 	}
-	if f.Requests > 0 {
-		f.Reuse, c.OfFleet, s.Fleet = share(f.Tokens, f.Prompt), ratio(hitFleet, f.Tokens), &f
+	if best.Requests > 0 {
+		best.Reuse, best.ThisRun = share(best.Tokens, best.Prompt), true
+		c.OverBest, s.Best = ratio(hitBest, best.Tokens), &best
 	}
-	switch {
-	case c.OfFleet != nil:
-		c.OfOracle, c.Over = c.OfFleet, "fleet"
-	case c.OfModel != nil:
-		c.OfOracle, c.Over = c.OfModel, "model"
-	case c.OfTrace != nil:
-		c.OfOracle, c.Over = c.OfTrace, "trace"
+}
+
+// foreseen sums up what was known before the first request.
+func (s *Summary) foreseen(r *replay) {
+	p := &s.Reuse
+	p.BlockSize, p.Rows = r.block, len(r.recs)
+	for i := range r.recs {
+		p.Prompt += max(r.recs[i].Input, 1)
+		p.Tokens += r.recs[i].PrefixReuse
 	}
+	p.Reuse = share(p.Tokens, p.Prompt)
+	if r.oracle == nil {
+		return
+	}
+	o := &Oracle{
+		Workers: len(r.shapes), Blocks: size(r.shapes), BlockSize: r.shapes[0].BlockSize, Router: r.oracle.router,
+		Rows: p.Rows, Prompt: p.Prompt, Tokens: r.oracle.total, Reuse: share(r.oracle.total, p.Prompt),
+	}
+	for i := range r.shapes {
+		o.Places += max(r.shapes[i].Ranks, 1)
+	}
+	s.Oracle = o
 }
 
 // foretold compares predictions.
@@ -496,8 +518,8 @@ func (s *Summary) doubt() {
 	if s.Requests.OK == s.Requests.Sent && math.Abs(float64(t.Prompt-t.Asked)) > alike*float64(t.Asked) {
 		s.Notes = append(s.Notes, fmt.Sprintf("engines count %d prompt tokens, the trace %d: a word is not a token (--words FILE, or --prompt tokens)", t.Prompt, t.Asked))
 	}
-	if most := s.Cache.OfTrace; most != nil && *most > 1+alike {
-		s.Notes = append(s.Notes, fmt.Sprintf("%.2f times as many tokens were cached as the trace can reuse: caches were not empty (--reset), or prompts are alike to the engine (--words FILE)", *most))
+	if most := s.Cache.OverReuse; most != nil && *most > 1+alike {
+		s.Notes = append(s.Notes, fmt.Sprintf("%.2f times as many tokens were cached as prefix reuse allows: caches were not empty (--reset), or prompts are alike to the engine (--words FILE)", *most))
 	}
 }
 

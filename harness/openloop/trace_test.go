@@ -137,7 +137,6 @@ func TestValidate(t *testing.T) {
 		"--slo-itl":       func(o *Options) { o.ITL = -1 },
 		"--reset":         func(o *Options) { o.Reset = true },
 		"--oracle":        func(o *Options) { o.Oracle = "http://" },
-		"--capacity":      func(o *Options) { o.Capacity = -1 },
 		"--block-size":    func(o *Options) { o.BlockSize = -1 },
 		"--max-output":    func(o *Options) { o.MaxOutput = -1 },
 		"--for":           func(o *Options) { o.For = -1 },

@@ -107,6 +107,7 @@ type WorkerStatus struct {
 	KVUsage   float64               `json:"kv_usage"` // 0 to 1, of blocks that requests hold
 	Requests  uint64                `json:"requests"` // that ended
 	Loads     []Load                `json:"loads"`    // by rank
+	Shape     Shape                 `json:"shape"`
 	Faults    map[string]FaultState `json:"faults"`
 }
 
@@ -115,7 +116,7 @@ func (w *Worker) Status() WorkerStatus {
 	c := &w.Engine.cfg
 	s := WorkerStatus{
 		Name: w.Name, Engine: c.Engine, Version: c.Version, Model: c.Model, LoRA: c.LoRA, BlockSize: c.BlockSize, Blocks: c.Blocks, Ranks: c.Ranks,
-		HTTP: w.HTTP(), GRPC: w.GRPC(), Speed: c.Speed, Loads: w.Engine.Loads(), Faults: w.faults.states(),
+		HTTP: w.HTTP(), GRPC: w.GRPC(), Speed: c.Speed, Loads: w.Engine.Loads(), Shape: w.Engine.Shape(), Faults: w.faults.states(),
 	}
 	for _, p := range w.Engine.Publishers() {
 		s.Pub = append(s.Pub, p.Live)

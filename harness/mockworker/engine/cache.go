@@ -29,6 +29,7 @@ type Cache struct {
 	retain   int           // tokens between the tails that window groups keep; 0: only what the next turn needs; below 0: they keep all
 	inFlight int           // tokens that a pass computes at most
 	host     *hostTier     // nil: none
+	quiet    bool          // nobody hears of it: nothing is told, and told stays empty
 }
 
 // entry is what a cached block is, beyond its name.
@@ -222,7 +223,7 @@ func (c *Cache) reset() bool {
 
 // stored tells of s's blocks from first to past, if there are any.
 func (c *Cache) stored(s *sequence, first, past int) {
-	if first >= past {
+	if first >= past || c.quiet {
 		return
 	}
 	e := kv.Event{
@@ -272,6 +273,9 @@ func (c *Cache) main() int { return len(c.windows) }
 
 // removed tells that one copy of a block of a group is gone.
 func (c *Cache) removed(key digest, group int) {
+	if c.quiet {
+		return
+	}
 	d := inGroup(key, group, c.main())
 	e := kv.Event{Kind: kv.KindRemoved, Form: c.hash.form(), Medium: "GPU", Hashes: []kv.EngineHash{c.told[d].engine}}
 	c.hash.annotate(&e, false, space{})
@@ -309,7 +313,7 @@ func (c *Cache) content() []Block {
 	for d, r := range c.told {
 		b := Block{Engine: r.engine, Parent: r.parent, Content: r.content, Position: r.position, Tokens: r.tokens, Tier: TierDevice}
 		for b.Group = range c.main() + 1 {
-			if b.Copies = len(c.pool.named[inGroup(d, b.Group, c.main())]); b.Copies > 0 {
+			if b.Copies = c.pool.copies(inGroup(d, b.Group, c.main())); b.Copies > 0 {
 				out = append(out, b)
 			}
 		}

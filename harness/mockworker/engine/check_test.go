@@ -87,17 +87,19 @@ func (p *pool) check() error {
 			return fmt.Errorf("block %d has %d references", i, b.refs)
 		case b.refs == 0 && !seen[int32(i)]:
 			return fmt.Errorf("block %d is neither free nor used", i)
-		case b.named && !slices.Contains(p.named[b.name], int32(i)):
+		case b.named && !p.has(b.name, int32(i)):
 			return fmt.Errorf("block %d is named and cannot be found", i)
+		case !b.named && b.next != none:
+			return fmt.Errorf("block %d has no name and a copy of it", i)
 		case b.named:
 			named++
 		}
 	}
-	for _, copies := range p.named {
-		if len(copies) == 0 {
+	for d, i := range p.named {
+		if !p.blocks[i].named || p.blocks[i].name != d {
 			return fmt.Errorf("a name of no block")
 		}
-		named -= len(copies)
+		named -= p.copies(d)
 	}
 	if named != 0 {
 		return fmt.Errorf("%d more blocks are named than can be found", named)
@@ -105,11 +107,22 @@ func (p *pool) check() error {
 	return nil
 }
 
+// has reports whether block i is among the copies of d.
+func (p *pool) has(d digest, i int32) bool {
+	at, ok := p.find(d)
+	for ; ok && at != none; at = p.blocks[at].next {
+		if at == i {
+			return true
+		}
+	}
+	return false
+}
+
 // checkTold holds what was told of blocks against those that are cached anywhere.
 func (c *Cache) checkTold() error {
 	cached := make(map[digest]bool)
-	for key, copies := range c.pool.named {
-		cached[inGroup(key, c.pool.blocks[copies[0]].group, c.main())] = true
+	for key, i := range c.pool.named {
+		cached[inGroup(key, c.pool.blocks[i].group, c.main())] = true
 	}
 	if c.host != nil {
 		for d := range c.host.blocks {

@@ -69,6 +69,10 @@ type Config struct {
 	// is. The rank waits for it.
 	Ended func(Stats)
 
+	// Quiet is a model whose events nobody reads: it makes none, and has no content to
+	// tell. Where there are window groups or a second tier it says nothing.
+	Quiet bool
+
 	audit    func(*scheduler) // a test's: sees the scheduler as each pass begins and ends
 	Digests  bool             // vLLM writes whole digests, not integers
 	Seed     uint64           // of the drawn tokens
@@ -322,6 +326,7 @@ func (c *Config) cache() *Cache {
 	if c.HostBlocks > 0 {
 		out.host = newHostTier(c.HostBlocks)
 	}
+	out.quiet = c.Quiet && len(out.windows) == 0 && out.host == nil
 	if c.radix() {
 		out.reset()
 	}

@@ -22,6 +22,7 @@ type Model struct {
 	hash  hashers
 	sink  *list
 	begun time.Time
+	due   time.Time // when the pass in the air will be done; zero: there is none
 }
 
 // NewModel returns a model with an empty cache at the time 0. What c says of
@@ -51,7 +52,8 @@ func (m *Model) Submit(q Request) (<-chan Output, error) {
 }
 
 // Step makes one pass and returns its events, and whether there was anything to
-// do. Where the next request is not ready yet it waits for that first.
+// do. Where the next request is not ready yet it waits for that first. No pass may be in
+// the air.
 func (m *Model) Step() (events []kv.Event, ok bool) {
 	ctx := context.Background()
 	due, ok := m.rank.begin()
@@ -68,6 +70,51 @@ func (m *Model) Step() (events []kv.Event, ok bool) {
 	return m.sink.take(), true
 }
 
+// Advance makes the passes that are due up to at; their events are lost. One that
+// began before and ends later stays in the air, until Advance or [Model.Drain] ends it.
+func (m *Model) Advance(at time.Duration) {
+	ctx := context.Background()
+	end := m.begun.Add(at)
+	for m.land(end) {
+		due, ok := m.rank.begin()
+		switch {
+		case ok:
+			m.due = due
+		case due.IsZero(), due.After(end):
+			m.rank.idle()
+			m.rank.clock.until(ctx, end, nil)
+			m.sink.take()
+			return
+		default: // the next request is not ready before that
+			m.rank.clock.until(ctx, due, nil)
+		}
+	}
+	m.rank.clock.until(ctx, end, nil)
+	m.sink.take()
+}
+
+// land ends the pass in the air, and reports false where it is not due by end.
+func (m *Model) land(end time.Time) bool {
+	switch {
+	case m.due.IsZero():
+		return true
+	case m.due.After(end):
+		return false
+	}
+	m.rank.clock.until(context.Background(), m.due, nil)
+	m.rank.finish()
+	m.due = time.Time{}
+	return true
+}
+
+// Drain makes passes until there is nothing to do. Their events are lost.
+func (m *Model) Drain() {
+	m.land(m.due)
+	for more := true; more; {
+		_, more = m.Step()
+	}
+}
+
 // Now returns how much time has gone by.
 func (m *Model) Now() time.Duration { return m.rank.clock.now().Sub(m.begun) }
 
@@ -78,6 +125,9 @@ func (m *Model) Wait(at time.Duration) {
 
 // Abort ends a request and reports whether there was one.
 func (m *Model) Abort(id string) bool { return m.rank.abort(id) }
+
+// BlockSize returns how many tokens a block has.
+func (m *Model) BlockSize() int { return m.rank.cfg.BlockSize }
 
 // Reset empties the cache, unless something runs, and reports whether it did.
 func (m *Model) Reset() bool { return m.rank.reset() }

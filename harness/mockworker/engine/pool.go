@@ -17,6 +17,7 @@ type block struct {
 	refs  int32 // running sequences that use it; 0: it stands in the free queue
 
 	before, after int32 // neighbours in the free queue
+	next          int32 // the next copy of the same name; none: it is the last
 }
 
 // pool is a rank's physical blocks. Free ones stand in a queue: those without a
@@ -29,13 +30,13 @@ type pool struct {
 	blocks      []block
 	first, last int32
 	free        int
-	named       map[digest][]int32 // physical copies, the one found first at the front
+	named       map[digest]int32 // physical copies, the one found first; the others hang from it
 }
 
 func newPool(n int) *pool {
-	p := &pool{blocks: make([]block, n), first: none, last: none, named: make(map[digest][]int32)}
+	p := &pool{blocks: make([]block, n), first: none, last: none, named: make(map[digest]int32)}
 	for i := range p.blocks {
-		p.blocks[i].before, p.blocks[i].after = none, none
+		p.blocks[i].before, p.blocks[i].after, p.blocks[i].next = none, none, none
 		p.push(int32(i))
 	}
 	return p
@@ -86,10 +87,20 @@ func (p *pool) pull(i int32) {
 
 // find returns a copy of the named block.
 func (p *pool) find(d digest) (int32, bool) {
-	if copies := p.named[d]; len(copies) > 0 {
-		return copies[0], true
+	i, ok := p.named[d]
+	if !ok {
+		return none, false
 	}
-	return none, false
+	return i, true
+}
+
+// copies counts those of the named block.
+func (p *pool) copies(d digest) (n int) {
+	i, ok := p.find(d)
+	for ; ok && i != none; i = p.blocks[i].next {
+		n++
+	}
+	return n
 }
 
 // use counts one more user of a block.
@@ -138,32 +149,41 @@ func (p *pool) take() (i int32, evicted digest, group int, was bool) {
 // give names a block of a group.
 func (p *pool) give(i int32, d digest, group int) {
 	b := &p.blocks[i]
-	b.name, b.group, b.named = d, group, true
-	p.named[d] = append(p.named[d], i)
+	b.name, b.group, b.named, b.next = d, group, true, none
+	at, ok := p.named[d]
+	if !ok {
+		p.named[d] = i
+		return
+	}
+	for p.blocks[at].next != none {
+		at = p.blocks[at].next
+	}
+	p.blocks[at].next = i
 }
 
 // forget takes a block's name away.
 func (p *pool) forget(i int32) {
 	b := &p.blocks[i]
-	b.named = false
-	copies := p.named[b.name]
-	for k, c := range copies {
-		if c == i {
-			copies = append(copies[:k], copies[k+1:]...)
-			break
-		}
-	}
-	if len(copies) == 0 {
+	next := b.next
+	b.named, b.next = false, none
+	at := p.named[b.name]
+	switch {
+	case at == i && next == none:
 		delete(p.named, b.name)
-		return
+	case at == i:
+		p.named[b.name] = next
+	default:
+		for p.blocks[at].next != i {
+			at = p.blocks[at].next
+		}
+		p.blocks[at].next = next
 	}
-	p.named[b.name] = copies
 }
 
 // forgetAll takes every name away.
 func (p *pool) forgetAll() {
 	for i := range p.blocks {
-		p.blocks[i].named = false
+		p.blocks[i].named, p.blocks[i].next = false, none
 	}
 	clear(p.named)
 }

@@ -447,7 +447,11 @@ func (r *rank) reuse(p *Prompt) Reuse {
 	c := r.sched.cache
 	device, host := c.found(p.names)
 	out := Reuse{r.number, device + host, device + host}
-	if most := c.usable(len(p.names), p.tokens); most < len(p.names) {
+	switch most := c.usable(len(p.names), p.tokens); {
+	case most == len(p.names):
+	case len(c.windows) == 0:
+		out.Used = min(out.Held, most)
+	default: // fewer blocks may end where a window does not hold
 		device, host = c.found(p.names[:most])
 		out.Used = device + host
 	}

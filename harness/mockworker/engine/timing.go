@@ -12,25 +12,29 @@ import (
 
 // Timing is how long an engine's passes take.
 type Timing struct {
-	Prefill [3]float64 // ms: constant, per token, per token squared
-	Decode  [3]float64 // ms: constant, per share of the cache in use (0 to 1), per its square
+	Prefill [3]float64 `json:"prefill_ms"` // constant, per token, per token squared
+	Decode  [3]float64 `json:"decode_ms"`  // constant, per share of the cache in use (0 to 1), per its square
 
 	// Table are measured prefills of one request alone, in ascending order of tokens:
 	// between two the time lies on the line between them. Empty: Prefill holds.
-	Table []Point
+	Table []Point `json:"table,omitempty"`
 	// Pass is what a pass takes that computes the prompts of several requests, never
 	// less than its largest would take alone. Nil: as one prompt of their length.
-	Pass *PassFit
+	Pass *PassFit `json:"pass,omitempty"`
 
-	Reference int           // tokens that a share of 1 means; 0: the cache's size
-	Overhead  time.Duration // by which a request comes later to the engine than to its front
+	Reference int           `json:"reference_tokens"` // that a share of 1 means; 0: the cache's size
+	Overhead  time.Duration `json:"overhead_ns"`      // by which a request comes later to the engine than to its front
 
 	// What the measured engine had; 0: not said.
-	Blocks, BlockSize int
+	Blocks    int `json:"-"`
+	BlockSize int `json:"-"`
 }
 
 // Point is one measured prefill.
-type Point struct{ Tokens, Ms float64 }
+type Point struct {
+	Tokens float64 `json:"tokens"`
+	Ms     float64 `json:"ms"`
+}
 
 // PassFit is a line over the tokens of a pass.
 type PassFit struct {
