@@ -72,6 +72,8 @@ type Config struct {
 
 	MetricsMaxStreams int // streams with series of their own
 
+	Shm ShmConfig // lookups over shared memory
+
 	SysRoot string // tree that the nodes are read from, no flag; "": this machine
 }
 
@@ -113,6 +115,8 @@ func DefaultConfig() Config {
 		LogQueue:  4_096,
 
 		MetricsMaxStreams: 2_048,
+
+		Shm: defaultShmConfig(),
 	}
 }
 
@@ -236,6 +240,7 @@ func (c *Config) options() []settings.Option {
 		settings.Count("metrics-max-streams", "streams with metric series of their own; those registered after share one set", &c.MetricsMaxStreams, 0, shard.MaxHolders),
 	},
 		c.secureOptions(),
+		c.Shm.options(),
 	)
 }
 

@@ -46,7 +46,8 @@ type Host struct {
 	server    *fasthttp.Server
 	port      port // of server
 	ln        net.Listener
-	parts     []part // servers beside HTTP
+	parts     []part   // servers beside HTTP
+	shm       *shmPart // of parts; nil: none
 	draining  atomic.Bool
 	epoch     uint64        // names this life of the host to whoever watches it
 	closing   chan struct{} // closed when streams begin to stop
@@ -104,6 +105,9 @@ func newHost(cfg Config, src feed.Source, log *slog.Logger) (*Host, error) {
 	h.server = h.newServer(&h.port)
 	if cfg.AdminListen != "" {
 		h.parts = append(h.parts, newAdmin(h))
+	}
+	if err := h.addShm(); err != nil {
+		return nil, errors.Join(err, pool.Close())
 	}
 	return h, nil
 }

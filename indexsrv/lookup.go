@@ -22,7 +22,7 @@ func (h *Host) Lookup(ctx context.Context, q *lookup.Query, a *lookup.Answer) er
 	if err := lookup.OfContext(ctx); err != nil {
 		return err
 	}
-	if err := checkQuery(q); err != nil {
+	if err := q.Check(); err != nil {
 		return err
 	}
 	sc, ok := h.scratch.Get().(*queryScratch)
@@ -43,21 +43,6 @@ func (h *Host) Lookup(ctx context.Context, q *lookup.Query, a *lookup.Answer) er
 	}
 	h.putScratch(sc)
 	return err
-}
-
-// checkQuery returns what no answer can be given to.
-func checkQuery(q *lookup.Query) error {
-	switch {
-	case q.Model == "":
-		return refuse(ErrInvalid, "model_name: must not be empty")
-	case len(q.Tokens) > 0 && len(q.Hashes) > 0:
-		return refuse(ErrInvalid, "block_hashes: must be left out where token_ids is given")
-	case q.Limit < 0 || q.Limit > lookup.MaxResults:
-		return refuse(ErrInvalid, "max_results: must be an integer from 1 to %d, or left out", lookup.MaxResults)
-	case len(q.Only) > lookup.MaxInstances:
-		return refuse(ErrInvalid, "instances: must have at most %d ids", lookup.MaxInstances)
-	}
-	return nil
 }
 
 // load makes the scratch's query q's, and reports whether that is of hashes. The
@@ -96,10 +81,7 @@ func (q *queryScratch) copied(s string) []byte {
 
 // appendMatches appends q's hits, the deepest first.
 func (q *queryScratch) appendMatches(dst []lookup.Match) []lookup.Match {
-	slices.SortFunc(q.hits, func(a, b hit) int {
-		return cmp.Or(cmp.Compare(b.any, a.any), cmp.Compare(b.host, a.host), cmp.Compare(b.device, a.device),
-			cmp.Compare(a.worker.order, b.worker.order), cmp.Compare(a.number, b.number))
-	})
+	slices.SortFunc(q.hits, compareHits)
 	n := len(q.hits)
 	if q.maxResults > 0 {
 		n = min(n, q.maxResults)
@@ -111,4 +93,10 @@ func (q *queryScratch) appendMatches(dst []lookup.Match) []lookup.Match {
 		})
 	}
 	return dst
+}
+
+// compareHits orders as answers are ordered: see [lookup.Match.Compare].
+func compareHits(a, b hit) int {
+	return cmp.Or(cmp.Compare(b.any, a.any), cmp.Compare(b.host, a.host), cmp.Compare(b.device, a.device),
+		cmp.Compare(a.worker.order, b.worker.order), cmp.Compare(a.number, b.number))
 }

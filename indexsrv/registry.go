@@ -26,6 +26,7 @@ import (
 // comes back is another one, perhaps with another block size.
 type model struct {
 	name      modelName
+	number    uint64 // never another's, this process
 	key       kv.ModelKey
 	blockSize int                // tokens
 	workers   map[string]*worker // by instance id; guarded by registry.mu
@@ -90,12 +91,17 @@ type registry struct {
 	hooks   func(shard.Holder, int) streamHooks
 
 	models  atomic.Pointer[map[modelName]*model] // replaced, never changed
+	numbers atomic.Pointer[map[uint64]*model]    // the same, by number
 	holders holderTable
+	// members is counted up under mu when models, workers or ranks are others than
+	// before, after the tables above say so.
+	members atomic.Uint64
 	changes tableChanges
 
 	mu      sync.Mutex
 	stopped bool
 	order   uint64
+	modelNo uint64            // models so far
 	streams int               // registered ranks
 	leaving map[rankKey]*rank // unregistered, not yet cleaned up
 	bound   map[int]rankKey   // TCP ports that we bind, by ranks of both kinds
@@ -112,6 +118,7 @@ func newRegistry(cfg *Config, idx *Writer, src feed.Source, hooks func(shard.Hol
 		bound:   map[int]rankKey{},
 	}
 	g.models.Store(&map[modelName]*model{})
+	g.numbers.Store(&map[uint64]*model{})
 	return g
 }
 
@@ -213,7 +220,8 @@ func (g *registry) add(r *Registration, cfgs []StreamConfig) error {
 	name := r.name()
 	m := g.find(name)
 	if m == nil {
-		m = &model{name: name, key: cfgs[0].Model, blockSize: r.BlockSize, workers: map[string]*worker{}}
+		g.modelNo++
+		m = &model{name: name, number: g.modelNo, key: cfgs[0].Model, blockSize: r.BlockSize, workers: map[string]*worker{}}
 	}
 	w := m.workers[r.Instance.text]
 	if w == nil {
@@ -247,6 +255,7 @@ func (g *registry) add(r *Registration, cfgs []StreamConfig) error {
 		g.streams++
 		g.holders.set(rk.holder, rk)
 	}
+	g.members.Add(1)
 	g.changes.note()
 	g.log.Info("registered", "model_name", name.model, "routing_group", name.group, "instance_id", w.id.text,
 		"ranks", len(added), "endpoint", added[0].cfg.Endpoint, "block_size", m.blockSize)
@@ -364,6 +373,7 @@ func (g *registry) detach(u *unregistration) ([]*rank, error) {
 		g.holders.set(r.holder, nil)
 		g.leave(r)
 	}
+	g.members.Add(1)
 	g.changes.note()
 	g.log.Info("unregistered", "model_name", w.model.name.model, "routing_group", w.model.name.group,
 		"instance_id", w.id.text, "ranks", len(out))
@@ -419,6 +429,11 @@ func (g *registry) elsewhere(u *unregistration) string {
 func (g *registry) replaceModels(change func(map[modelName]*model)) {
 	ms := maps.Clone(*g.models.Load())
 	change(ms)
+	numbers := make(map[uint64]*model, len(ms))
+	for _, m := range ms {
+		numbers[m.number] = m
+	}
+	g.numbers.Store(&numbers)
 	g.models.Store(&ms)
 }
 

@@ -54,6 +54,14 @@ func NewPoolWriter(idx shard.Index, p *lanes.Pool) *Writer {
 	return w
 }
 
+// shard returns shard i's index, for lookups.
+func (w *Writer) shard(i int) shard.Index {
+	if w.sharded == nil {
+		return w.idx
+	}
+	return w.sharded.Shard(i)
+}
+
 // shardOf returns the shard that h lives in.
 func (w *Writer) shardOf(h shard.Holder) int {
 	if w.sharded == nil {

@@ -69,8 +69,8 @@ var arrows = []arrow{
 // testsMayImport is open to test files anywhere on top of the arrows: the
 // reference index, and what compares with it, is every test's oracle, every test of
 // the core runs at every level of the kernels, and what is encoded by hand is read
-// back by the generated contracts and the decoder.
-var testsMayImport = []string{"shard/...", "internal/...", "asm/asmtest", "proto/...", "relay/wire"}
+// back by the generated contracts and the decoder. A server is asked by its client.
+var testsMayImport = []string{"shard/...", "internal/...", "asm/asmtest", "proto/...", "relay/wire", "indexclient"}
 
 // arrowOf returns the entry that rules dir, a slash path below the module root.
 func arrowOf(dir string) (arrow, bool) {

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !purego
+
+package shm
+
+// pause makes a thread that looks at a word again and again wait n times some 20 to
+// 60 cycles, n > 0, without taking much from the core's other thread.
+//
+//go:noescape
+func pause(n int)
