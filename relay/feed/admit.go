@@ -60,6 +60,9 @@ func (f *Feed) finish(now time.Time) {
 	case f.staged.Seq == 0:
 		f.repair.wantJoin = false // a life in full view: nothing came before
 		f.faults.set &^= faultUnverified
+		if f.limits.QuietDelay > 0 {
+			f.heard(now)
+		}
 	case !f.canReplay():
 		f.faults.set &^= faultUnverified // the number follows: nothing was missed
 	}
@@ -90,6 +93,7 @@ func (f *Feed) past(seq uint64, payload []byte, now time.Time) {
 		f.restartAnswered(now) // of what answers brought, or an older life
 		f.Live(seq, payload, now)
 	default:
+		f.replacing(seq, known)
 		f.restart()
 		f.Live(seq, payload, now)
 	}
@@ -101,6 +105,7 @@ func (f *Feed) again(seq uint64, payload []byte, now time.Time) {
 	switch {
 	case digest(f.held[seq].payload) == digest(payload):
 		f.counts.duplicates++
+		f.confirmed(seq)
 	case !f.sink.Decodable(payload):
 		f.counts.malformed++
 	default:
@@ -287,7 +292,7 @@ func (f *Feed) forget(why Forget) {
 		f.sink.Forget(why, &f.faults)
 	}
 	f.suspects = suspects{}
-	f.anchor = anchor{shared: f.anchor.shared}
+	f.anchor = f.anchor.next()
 	f.has, f.last, f.seen = false, 0, 0
 	f.history.reset()
 	f.release()

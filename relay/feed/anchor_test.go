@@ -3,6 +3,7 @@
 package feed
 
 import (
+	"errors"
 	"testing"
 	"time"
 )
@@ -205,4 +206,138 @@ func TestRestartsBackOff(t *testing.T) {
 			t.Errorf("got %s; want few restarts", statusLine(st))
 		}
 	})
+}
+
+// A live connection that lags may be further behind than the replay buffer reaches
+// back: what only the replay has shown is not believed, and costs nothing, until live
+// gets there; the answer's end may be missing.
+func TestReplayAheadOfLive(t *testing.T) {
+	for _, ends := range []string{"ends", "fails", "is overtaken"} {
+		t.Run(ends, func(t *testing.T) {
+			each(t, func(t *testing.T, relay bool) {
+				f, p := joined(t, relay, 5)
+				f.Live(6, p[6], f.now)
+				id := f.later()
+				kept := func(id, start uint64) {
+					for seq := max(start, 20); seq < 30; seq++ {
+						f.ReplayBatch(id, seq, p[seq], f.now)
+					}
+				}
+				kept(id, 0)
+				switch ends {
+				case "ends":
+					f.ReplayEnd(id, f.now)
+				case "fails":
+					f.ReplayFailed(id, errors.New("no answer for 5s"), f.now)
+					for range f.limits.ReplayTries - 1 {
+						id := f.later()
+						kept(id, 0)
+						f.ReplayFailed(id, errors.New("no answer for 5s"), f.now)
+					}
+				}
+				for seq := uint64(7); seq < 30; seq++ {
+					if seq != 19 {
+						f.Live(seq, p[seq], f.now)
+					}
+				}
+				if ends == "is overtaken" {
+					f.ReplayEnd(id, f.now)
+				}
+				f.answerAll(30, kept)
+				f.wantNoRestart()
+				if st := f.Status(); st.Lost != 2 || st.LastSeq != 29 || len(f.sink.held()) != 28 || contains(st.LastError, "another engine's") {
+					t.Errorf("got %s, %d blocks; want 2 lost, at 29, 28 blocks", statusLine(st), len(f.sink.held()))
+				}
+			})
+		})
+	}
+}
+
+// Answers without an end show where the buffer begins: what it has is not given up.
+func TestShortAnswersFail(t *testing.T) {
+	f, p := joined(t, true, 5)
+	for seq := uint64(8); seq < 20; seq++ {
+		if seq != 12 {
+			f.Live(seq, p[seq], f.now)
+		}
+	}
+	kept := func(id uint64, hole bool) {
+		for seq := uint64(7); seq < 20; seq++ {
+			if !hole || seq != 12 {
+				f.ReplayBatch(id, seq, p[seq], f.now)
+			}
+		}
+	}
+	for range 4 {
+		id := f.later()
+		kept(id, true)
+		f.ReplayFailed(id, errors.New("no answer for 5s"), f.now)
+	}
+	id := f.later()
+	kept(id, false)
+	f.ReplayEnd(id, f.now)
+	f.wantNoRestart()
+	if st := f.Status(); st.Lost != 2 || st.LastSeq != 19 {
+		t.Errorf("got %s; want 2 lost, at 19", statusLine(st))
+	}
+	f.Live(6, p[6], f.now) // a straggler: the replay does answer, so that it is asked
+	f.answerAll(9, func(id, _ uint64) { kept(id, false) })
+	f.wantNoRestart()
+}
+
+// An answer that has what came live is the publisher's own, though a straggler of an
+// older life came live, too.
+func TestStragglerIsNoForeignReplay(t *testing.T) {
+	other := func(f *feedTest) [][]byte {
+		q := make([][]byte, 6)
+		for i := range q {
+			q[i] = payload(storeOf(0, uint64(i+501)))
+		}
+		f.Live(0, q[0], f.now)
+		f.want(501)
+		return q
+	}
+	t.Run("of the same number", func(t *testing.T) {
+		each(t, func(t *testing.T, relay bool) {
+			f, p := joined(t, relay, 5)
+			q := other(f)
+			f.Live(0, p[0], f.now)
+			f.Live(2, q[2], f.now)
+			f.answerAll(30, func(id, start uint64) {
+				for seq := start; seq < 3; seq++ {
+					f.ReplayBatch(id, seq, q[seq], f.now)
+				}
+			})
+			f.want(501, 502, 503)
+			f.wantState(StateActive)
+		})
+	})
+	t.Run("of the next", func(t *testing.T) {
+		for _, order := range [][]uint64{{0, 1, 2, 3, 4}, {1, 0, 2, 3, 4}} {
+			f, p := joined(t, true, 5)
+			q := other(f)
+			f.Live(1, p[1], f.now)
+			f.Live(2, q[2], f.now)
+			f.Live(4, q[4], f.now)
+			f.answerAll(30, func(id, start uint64) {
+				for _, seq := range order {
+					if seq >= start {
+						f.ReplayBatch(id, seq, q[seq], f.now)
+					}
+				}
+			})
+			f.want(501, 502, 503, 504, 505)
+			f.wantState(StateActive)
+		}
+	})
+}
+
+// The batch after a life's first, if it is missed and nothing comes behind it, is
+// asked for as after any other.
+func TestQuietAfterFirst(t *testing.T) {
+	f, _ := joined(t, true, 5)
+	q := [][]byte{payload(storeOf(0, 501)), payload(storeOf(0, 502))}
+	f.Live(0, q[0], f.now)
+	f.answer(f.later(), 0, q...)
+	f.want(501, 502)
 }

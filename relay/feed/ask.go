@@ -117,7 +117,7 @@ func (f *Feed) begin(kind want) {
 	r.issued++
 	r.id, r.start = r.issued, 0
 	r.got, r.short, r.progress, r.more, r.foreign, r.least, r.most = false, false, false, false, false, 0, 0
-	r.proved, r.garbled = false, false
+	r.proved, r.agreed, r.garbled = false, false, false
 	r.resyncing = kind == wantResync && f.has
 	r.joining = !f.has
 	r.sure = f.last

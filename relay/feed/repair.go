@@ -42,8 +42,9 @@ type repair struct {
 	sure      uint64 // that batch's number
 	resyncing bool   // the answer is to replace the content as a whole
 	proved    bool   // it has brought a batch that was admitted, or has come live
+	agreed    bool   // and one that came live through this connection
 	garbled   bool   // something in it cannot be read
-	foreign   bool   // it has contradicted what came live: no more of it is taken
+	foreign   bool   // it has contradicted what came live: no more of it is taken, unless it has more that did
 	got       bool   // anything came
 	least     uint64
 	most      uint64   // of the numbers that came
@@ -52,7 +53,9 @@ type repair struct {
 	whole     [][]byte // while resyncing: the batches from 0; nil: did not come yet
 	wholeLen  int      // and their bytes
 
-	tries     int       // fruitless requests for what is missing now
+	tries     int       // fruitless answers to what is missing now
+	fails     int       // requests in a row without a whole answer
+	strange   int       // answers that stayed unproven beyond what came live
 	above     int       // answers that began above aboveAt while that was missing
 	aboveAt   uint64    // the number
 	aboveFrom uint64    // the least number that they had
@@ -64,7 +67,7 @@ type repair struct {
 	partial   int       // answers in a row that cannot replace the content
 	top       uint64    // the greatest number that any answer of this epoch brought
 	notBefore time.Time // of the next request
-	deaf      bool      // the last repair ended without an answer
+	deaf      bool      // the last repair ended without an answer, and nothing has come since
 	hopeless  bool      // no replay can begin at 0 in this epoch
 	flips     int       // restarts since connecting that answers took part in
 	strayed   bool      // what is held was held against the answers in this epoch
@@ -74,6 +77,9 @@ type repair struct {
 func (r *repair) restart(canReplay bool) {
 	*r = repair{issued: r.issued, deaf: r.deaf, flips: r.flips, wantJoin: canReplay}
 }
+
+// freshTries begins every count of tries anew.
+func (r *repair) freshTries() { r.tries, r.fails, r.strange = 0, 0, 0 }
 
 // cancel forgets the request under way: what still comes of it is ignored.
 func (r *repair) cancel() {
@@ -113,7 +119,8 @@ func (f *Feed) Connected(now time.Time) {
 		// whose numbers have already passed the old ones. What is held came
 		// before, perhaps of the older one; the replay has it, too.
 		f.release()
-		r.unverified, r.tries, r.absent, r.answered, r.fromZero, r.askedAll = true, 0, 0, false, false, false
+		r.unverified, r.absent, r.answered, r.fromZero, r.askedAll = true, 0, false, false, false
+		r.freshTries()
 	case f.has:
 		f.faults.Raise(faultUnverified, "the connection was lost for a while and there is no replay socket to ask what was missed")
 	case f.canReplay():
@@ -158,7 +165,13 @@ func (f *Feed) ReplayBatch(id, seq uint64, payload []byte, now time.Time) {
 // stageReplay is to ReplayBatch what stageLive is to Live.
 func (f *Feed) stageReplay(id, seq uint64, payload []byte, now time.Time) bool {
 	r := &f.repair
-	if id == 0 || id != r.id || r.foreign {
+	if id == 0 || id != r.id {
+		return false
+	}
+	if r.foreign {
+		if f.cameLive(seq, payload) {
+			f.restartAnswered(now)
+		}
 		return false
 	}
 	if !r.resyncing && seq > f.next() && !f.sink.Decodable(payload) {
@@ -180,7 +193,7 @@ func (f *Feed) stageReplay(id, seq uint64, payload []byte, now time.Time) bool {
 	if first {
 		r.least = seq
 	}
-	r.got = true
+	r.got, r.deaf = true, false
 	if seq >= r.sure {
 		r.absent, r.askedAll = 0, false
 	}
@@ -280,7 +293,7 @@ func (f *Feed) unproven(now time.Time) bool {
 	}
 	r.answered = true
 	if r.tries++; r.tries < tries {
-		r.notBefore = now.Add(f.delay())
+		r.notBefore = now.Add(f.delay(r.tries))
 		f.faults.reason = fmt.Sprintf("replay from %s: %s", f.cfg.ReplayEndpoint, why)
 		return false
 	}
@@ -288,7 +301,8 @@ func (f *Feed) unproven(now time.Time) bool {
 		f.cold(why, now)
 		return false
 	}
-	r.unverified, r.hopeless, r.tries = false, false, 0
+	r.unverified, r.hopeless = false, false
+	r.freshTries()
 	f.faults.Raise(faultUnverified, "%s", why)
 	f.clearSuspects()
 	f.drain(now)
@@ -298,9 +312,10 @@ func (f *Feed) unproven(now time.Time) bool {
 // agrees checks a replayed batch against a held one of the same number: other
 // bytes mean that what is held, or what was admitted, is of an older life.
 func (f *Feed) agrees(seq uint64, payload []byte, now time.Time) bool {
-	b := f.held[seq]
+	b, r := f.held[seq], &f.repair
 	if digest(b.payload) == digest(payload) {
 		if !b.replayed {
+			r.agreed = true
 			f.proven()
 		}
 		return true
@@ -309,7 +324,7 @@ func (f *Feed) agrees(seq uint64, payload []byte, now time.Time) bool {
 		return true
 	}
 	if f.anchor.any && !b.replayed && len(f.suspects.batches) == 0 {
-		f.contradicted(seq)
+		f.contradicted(seq, payload, now)
 		return false
 	}
 	f.restartAnswered(now)
@@ -322,6 +337,7 @@ func (f *Feed) repeated(seq uint64, payload []byte, now time.Time) {
 	switch {
 	case known == digest(payload):
 		f.proven()
+		f.repair.agreed = f.repair.agreed || f.anchored(seq)
 		if f.repair.unverified {
 			f.repair.unverified = false
 			f.resumed()
@@ -330,7 +346,7 @@ func (f *Feed) repeated(seq uint64, payload []byte, now time.Time) {
 		}
 	case known != 0 && f.sink.Decodable(payload):
 		if f.anchored(seq) {
-			f.contradicted(seq)
+			f.contradicted(seq, payload, now)
 			return
 		}
 		f.restartAnswered(now)
@@ -396,7 +412,7 @@ func (f *Feed) ReplayEnd(id uint64, now time.Time) {
 	if id == 0 || id != r.id {
 		return
 	}
-	r.id, r.deaf = 0, false
+	r.id, r.deaf, r.fails = 0, false, 0
 	if r.resyncing {
 		f.resync(now)
 		return
@@ -424,7 +440,8 @@ func (f *Feed) ReplayEnd(id uint64, now time.Time) {
 	case len(f.held) == 0 && !f.bad.open && !r.short && !r.more:
 		f.settled(now)
 	case r.progress:
-		r.tries, r.notBefore = 0, now
+		r.notBefore = now
+		r.freshTries()
 	case r.short:
 		r.notBefore = now
 	default:
@@ -437,14 +454,14 @@ func (f *Feed) ReplayEnd(id uint64, now time.Time) {
 // that brings those before it speaks for the same publisher, and then the last one
 // was a straggler of an older life: so much less likely that more answers must say so.
 // Where that batch came live through the connection that still stands, the publisher
-// is the same, whatever its replay lacks.
+// is the same, whatever its replay lacks that has nothing else of what came live.
 func (f *Feed) unknown(now time.Time) {
 	r := &f.repair
 	tries := f.limits.AbsenceTries
 	if r.got {
 		tries += 2
 	}
-	if f.anchored(r.sure) {
+	if f.anchored(r.sure) && !r.agreed {
 		f.lacking(r.sure)
 		f.settled(now)
 		return
@@ -475,7 +492,7 @@ func (f *Feed) unknown(now time.Time) {
 func (f *Feed) fruitless(now time.Time) {
 	r := &f.repair
 	if r.tries++; r.tries < max(f.limits.ReplayTries, f.limits.AbsenceTries) {
-		r.notBefore = now.Add(f.delay())
+		r.notBefore = now.Add(f.delay(r.tries))
 		return
 	}
 	limit := uint64(math.MaxUint64)
@@ -500,6 +517,10 @@ func (f *Feed) ReplayFailed(id uint64, err error, now time.Time) {
 	}
 	f.faults.reason = fmt.Sprintf("replay from %s: %v", f.cfg.ReplayEndpoint, err)
 	wasResync := r.resyncing
+	if r.short {
+		r.aboveFrom = min(r.aboveFrom, r.least)
+	}
+	f.dropBeyond() // it ends unproven
 	r.cancel()
 	if wasResync {
 		r.resyncAt = now.Add(f.limits.ResyncDelay)
@@ -507,7 +528,8 @@ func (f *Feed) ReplayFailed(id uint64, err error, now time.Time) {
 		return
 	}
 	if r.progress || !f.repairing() {
-		r.tries, r.notBefore = 0, now.Add(f.limits.RetryDelay)
+		r.notBefore = now.Add(f.limits.RetryDelay)
+		r.freshTries()
 		f.askAgain(now)
 		return
 	}
@@ -515,8 +537,14 @@ func (f *Feed) ReplayFailed(id uint64, err error, now time.Time) {
 	if r.deaf {
 		limit = 1
 	}
-	if r.tries++; r.tries < limit {
-		r.notBefore = now.Add(f.delay())
+	if r.fails++; r.fails < limit {
+		r.notBefore = now.Add(f.delay(r.fails))
+		return
+	}
+	if f.concludeShort(now); r.progress {
+		// It did answer: what lies behind its beginning can still be had.
+		r.notBefore = now.Add(f.limits.RetryDelay)
+		r.freshTries()
 		return
 	}
 	if f.resume.open && (len(f.suspects.batches) == 0 || r.answered) {
@@ -525,7 +553,7 @@ func (f *Feed) ReplayFailed(id uint64, err error, now time.Time) {
 	if r.wantJoin || r.unverified || r.catching || f.bad.open {
 		f.faults.Raise(faultUnverified, "what was missed cannot be learned: replay from %s: %v", f.cfg.ReplayEndpoint, err)
 	}
-	r.deaf, r.wantJoin, r.unverified, r.catching, r.more = true, false, false, false, false
+	r.deaf, r.wantJoin, r.unverified, r.catching, r.more = !r.got, false, false, false, false
 	if len(f.suspects.batches) > 0 && !r.answered {
 		f.believe(now)
 		return
@@ -535,9 +563,9 @@ func (f *Feed) ReplayFailed(id uint64, err error, now time.Time) {
 	f.settled(now)
 }
 
-// delay is the pause before the next try.
-func (f *Feed) delay() time.Duration {
-	d := f.limits.RetryDelay << min(max(f.repair.tries-1, 0), 16)
+// delay is the pause after so many tries.
+func (f *Feed) delay(tries int) time.Duration {
+	d := f.limits.RetryDelay << min(max(tries-1, 0), 16)
 	return min(d, maxRetryDelay)
 }
 
@@ -545,7 +573,8 @@ func (f *Feed) delay() time.Duration {
 // given up may still be had later, by a replay from 0.
 func (f *Feed) settled(now time.Time) {
 	r := &f.repair
-	r.tries, r.notBefore = 0, now
+	r.notBefore = now
+	r.freshTries()
 	r.resyncAt = time.Time{}
 	f.askAgain(now)
 	if f.faults.set&(faultLost|faultUnverified|faultForeign) != 0 && !r.hopeless {

@@ -13,11 +13,10 @@ import (
 // that it is the answer's first.
 func (f *Feed) collect(seq uint64, payload []byte, first bool, now time.Time) {
 	r := &f.repair
+	r.agreed = r.agreed || f.cameLive(seq, payload)
 	if known := f.history.get(seq); known != 0 && known != digest(payload) && f.sink.Decodable(payload) {
 		if f.anchored(seq) {
-			f.contradicted(seq)
-			f.repair.partial = 0
-			f.noResync(now)
+			f.contradicted(seq, payload, now)
 			return
 		}
 		f.restartAnswered(now)
@@ -62,6 +61,11 @@ func (f *Feed) resync(now time.Time) {
 	r := &f.repair
 	whole := r.whole
 	n := uint64(len(whole))
+	if r.foreign {
+		r.partial = 0
+		f.noResync(now)
+		return
+	}
 	if n <= f.last {
 		if r.partial++; r.partial < f.limits.AbsenceTries {
 			f.noResync(now)
@@ -69,7 +73,7 @@ func (f *Feed) resync(now time.Time) {
 		}
 		// It does not know the last admitted batch: another, younger life, unless
 		// that came live through the connection that still stands.
-		if f.anchored(f.last) {
+		if f.anchored(f.last) && !r.agreed {
 			f.lacking(f.last)
 			f.noResync(now)
 			return

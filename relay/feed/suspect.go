@@ -42,8 +42,10 @@ func (f *Feed) suspect(seq uint64, payload []byte, now time.Time) {
 	}
 	if len(f.suspects.batches) == 0 {
 		// Only what is asked from now on can tell.
+		f.dropBeyond()
 		f.repair.cancel()
-		f.repair.unverified, f.repair.tries, f.repair.absent, f.repair.answered = true, 0, 0, false
+		f.repair.unverified, f.repair.absent, f.repair.answered = true, 0, false
+		f.repair.freshTries()
 		f.repair.notBefore = now
 	}
 	f.suspects.batches = append(f.suspects.batches, suspect{seq, payload})
