@@ -208,7 +208,10 @@ func (h *Host) serveDigest(ctx *fasthttp.RequestCtx, _ *queryScratch) {
 }
 
 // digest returns the digest of r's content between two batches.
-func (r *rank) digest(idx *Writer) (d uint64, err error) {
-	r.stream.between(func(StreamStatus) { d, err = shard.Digest(idx, r.holder) })
-	return d, err
+func (r *rank) digest(idx *Writer) (uint64, error) {
+	s, err := r.snapshot(idx)
+	if err != nil {
+		return 0, err
+	}
+	return s.content.Digest(), nil
 }

@@ -8,6 +8,7 @@ package shard
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/zeebo/xxh3"
@@ -325,4 +326,46 @@ func (r *Reference) addOrphan(h Holder, o *Orphan) error {
 	copy(out, o.Out)
 	rh.wait(r.opts, &refOrphan{waitsFor: o.waitsFor(), store: o.Store.clone(), out: out, bytes: o.Store.bytes(), bare: o.Bare})
 	return nil
+}
+
+// AddCopies counts n more copies of c's block, which h holds in that tier and group.
+//
+// Errors: ErrUnknownHolder; a block that is not held there.
+// Concurrency: a writer's call of h's shard.
+func AddCopies(idx Index, h Holder, c Copy, n uint32) error {
+	switch x := idx.(type) {
+	case *Sharded:
+		return AddCopies(x.of(h), h, c, n)
+	case *Shard:
+		hd := x.holders[h]
+		if hd == nil {
+			return ErrUnknownHolder
+		}
+		for i := range hd.raws {
+			r := &hd.raws[i]
+			if r.tier != c.Tier || r.group != c.Group || x.core.find(r.slot, c.Engine) == 0 {
+				continue
+			}
+			if n = min(n, math.MaxUint32-1-r.extra[c.Engine]); n > 0 {
+				if r.extra == nil {
+					r.extra = map[kv.EngineHash]uint32{}
+				}
+				r.extra[c.Engine] += n
+				hd.extras += uint64(n)
+			}
+			return nil
+		}
+	case *Reference:
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		rh := x.holders[h]
+		if rh == nil {
+			return ErrUnknownHolder
+		}
+		if b := rh.blocks[c.Engine]; b != nil && b.copies[refPlace{c.Tier, c.Group}] > 0 {
+			b.copies[refPlace{c.Tier, c.Group}] += n
+			return nil
+		}
+	}
+	return fmt.Errorf("shard: copies of block %d, which is not held there", c.Engine)
 }
