@@ -116,6 +116,7 @@ func (h *Host) newServer(p *port) *fasthttp.Server {
 		ReadBufferSize:               16 << 10, // bounds the request's header
 		CloseOnShutdown:              true,
 		LazyRequestTime:              true,
+		SecureErrorLogMessage:        true, // what cannot be read may be a prompt
 		Logger:                       serverLog{h.log},
 	}
 }

@@ -45,7 +45,7 @@ func TestLimiter(t *testing.T) {
 // TestFlood: a client that is refused without end leaves few lines, and is counted.
 func TestFlood(t *testing.T) {
 	const tries = 500
-	g := startGuarded(t, func(c *Config) { c.TokenFile = tokenFile(t) })
+	g := startSecure(t, func(c *Config) { c.TokenFile = tokenFile(t) })
 	for range tries {
 		if a := g.send(g.url, "POST", "/register", "wrong-token", "{}"); a.code != 401 {
 			t.Fatalf("%d %s", a.code, a.text)

@@ -20,16 +20,16 @@ import (
 	"kindex/internal/secure/securetest"
 )
 
-// guarded is a host whose log and answers are looked at.
-type guarded struct {
+// secureHost is a host whose log and answers are looked at.
+type secureHost struct {
 	*testHost
 	logged *lockedBuffer
 	client *http.Client
 }
 
-// startGuarded starts a host over a fake source; change sets what it asks of its
+// startSecure starts a host over a fake source; change sets what it asks of its
 // callers.
-func startGuarded(t *testing.T, change func(*Config)) *guarded {
+func startSecure(t *testing.T, change func(*Config)) *secureHost {
 	t.Helper()
 	cfg := DefaultConfig()
 	cfg.Listen = "127.0.0.1:0"
@@ -45,7 +45,7 @@ func startGuarded(t *testing.T, change func(*Config)) *guarded {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &guarded{serveTestHost(t, h, src), logged, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	return &secureHost{serveTestHost(t, h, src), logged, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 }
 
 // answer is what a caller gets.
@@ -56,7 +56,7 @@ type answer struct {
 }
 
 // send asks with a token ("": none), at the data address or another.
-func (g *guarded) send(at, method, path, token, body string) answer {
+func (g *secureHost) send(at, method, path, token, body string) answer {
 	g.t.Helper()
 	req, err := http.NewRequestWithContext(g.t.Context(), method, at+path, strings.NewReader(body))
 	if err != nil {
@@ -92,7 +92,7 @@ type auditLine struct {
 }
 
 // audits returns the audit lines so far.
-func (g *guarded) audits() []auditLine {
+func (g *secureHost) audits() []auditLine {
 	g.t.Helper()
 	var lines []auditLine
 	for line := range strings.Lines(g.logged.String()) {
@@ -111,7 +111,7 @@ func (g *guarded) audits() []auditLine {
 }
 
 // lastAudit returns the newest audit line.
-func (g *guarded) lastAudit() auditLine {
+func (g *secureHost) lastAudit() auditLine {
 	g.t.Helper()
 	lines := g.audits()
 	if len(lines) == 0 {
@@ -121,14 +121,14 @@ func (g *guarded) lastAudit() auditLine {
 }
 
 // forgive gives the limiter its room back, so that a test sees each line.
-func (g *guarded) forgive() {
+func (g *secureHost) forgive() {
 	l := &g.gate.audit.lines
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cells, l.all = [lineCells]bucket{}, bucket{}
 }
 
-func (g *guarded) refusals(why refusalReason) uint64 { return g.gate.audit.refusals[why].Load() }
+func (g *secureHost) refusals(why refusalReason) uint64 { return g.gate.audit.refusals[why].Load() }
 
 const tokenText = `read  reader-token   gateway
 write writer-token   deployer
@@ -147,7 +147,7 @@ var roleTokens = map[string]secure.Role{
 
 // TestRoles asks every route with no token, a wrong one, and one of each role.
 func TestRoles(t *testing.T) {
-	g := startGuarded(t, func(c *Config) { c.TokenFile = tokenFile(t) })
+	g := startSecure(t, func(c *Config) { c.TokenFile = tokenFile(t) })
 	want := map[string]secure.Role{
 		"/health": secure.RoleNone, "/livez": secure.RoleNone, "/readyz": secure.RoleNone,
 		"/query": secure.RoleRead, "/query_by_hash": secure.RoleRead, "/workers": secure.RoleRead, "/dump": secure.RoleRead,
@@ -203,7 +203,7 @@ func TestRoles(t *testing.T) {
 }
 
 // wantRefusal checks an answer and the last audit line.
-func (g *guarded) wantRefusal(what string, a answer, code int, words, challenge string, line auditLine) {
+func (g *secureHost) wantRefusal(what string, a answer, code int, words, challenge string, line auditLine) {
 	g.t.Helper()
 	if a.code != code || !strings.Contains(a.text, words) || strings.ContainsAny(a.text, "\n") || a.header.Get("WWW-Authenticate") != challenge {
 		g.t.Errorf("%s: got %d %q, WWW-Authenticate %q, want %d with %q and %q", what, a.code, a.text, a.header.Get("WWW-Authenticate"), code, words, challenge)
@@ -216,7 +216,7 @@ func (g *guarded) wantRefusal(what string, a answer, code int, words, challenge 
 
 // TestMutationsAudited: one line for each change, one for each that failed.
 func TestMutationsAudited(t *testing.T) {
-	g := startGuarded(t, func(c *Config) {
+	g := startSecure(t, func(c *Config) {
 		c.TokenFile = tokenFile(t)
 		c.Workers = []Registration{{Instance: NumberID(7), Endpoint: "tcp://127.0.0.1:20007", Model: "m", BlockSize: 4}}
 	})
@@ -266,7 +266,7 @@ func TestMutationsAudited(t *testing.T) {
 // TestAdminAddress: what changes something, metrics and profiles stand at the admin
 // address alone, where there is one.
 func TestAdminAddress(t *testing.T) {
-	g := startGuarded(t, func(c *Config) { c.AdminListen = "127.0.0.1:0" })
+	g := startSecure(t, func(c *Config) { c.AdminListen = "127.0.0.1:0" })
 	adminURL := "http://" + g.gate.adminAddr()
 	for _, r := range routes {
 		elsewhere := r.access.place != placeAny
@@ -294,7 +294,7 @@ func TestAdminAddress(t *testing.T) {
 	}
 
 	// With tokens, a stranger does not learn where it is.
-	g = startGuarded(t, func(c *Config) { c.AdminListen, c.TokenFile = "127.0.0.1:0", tokenFile(t) })
+	g = startSecure(t, func(c *Config) { c.AdminListen, c.TokenFile = "127.0.0.1:0", tokenFile(t) })
 	if a := g.send(g.url, "POST", "/register", "", "{}"); a.code != 401 || strings.Contains(a.text, g.gate.adminAddr()) {
 		t.Errorf("a stranger: %d %s", a.code, a.text)
 	}
@@ -320,7 +320,7 @@ func TestBeyondLoopback(t *testing.T) {
 		{"open-admin", func(c *Config) { c.OpenAdmin = true }, "", true, "open-admin is set"},
 		{"tokens", func(c *Config) { c.TokenFile = tokenFile(t) }, "admin-token-1", true, "without TLS: tokens can be read"},
 	} {
-		g := startGuarded(t, func(cfg *Config) { cfg.Listen = "0.0.0.0:0"; c.change(cfg) })
+		g := startSecure(t, func(cfg *Config) { cfg.Listen = "0.0.0.0:0"; c.change(cfg) })
 		_, port, err := net.SplitHostPort(g.Addr().String())
 		if err != nil {
 			t.Fatal(err)
@@ -341,7 +341,7 @@ func TestBeyondLoopback(t *testing.T) {
 		}
 	}
 	// An admin address beyond loopback is no better.
-	g := startGuarded(t, func(c *Config) { c.AdminListen = "0.0.0.0:0" })
+	g := startSecure(t, func(c *Config) { c.AdminListen = "0.0.0.0:0" })
 	_, port, err := net.SplitHostPort(g.gate.adminAddr())
 	if err != nil {
 		t.Fatal(err)
@@ -358,7 +358,7 @@ func TestBeyondLoopback(t *testing.T) {
 // and is told of once.
 func TestTokensRotate(t *testing.T) {
 	path := tokenFile(t)
-	g := startGuarded(t, func(c *Config) { c.TokenFile = path })
+	g := startSecure(t, func(c *Config) { c.TokenFile = path })
 	code := func(token string) int { return g.send(g.url, "GET", "/workers", token, "").code }
 	if code("reader-token") != 200 || code("newer-token") != 401 {
 		t.Fatal("before the change")

@@ -21,12 +21,12 @@ import (
 )
 
 // startTLS starts a host that speaks TLS and asks clients for certificates of a.
-func startTLS(t *testing.T, a *securetest.Authority, change func(*Config)) (g *guarded, dir string) {
+func startTLS(t *testing.T, a *securetest.Authority, change func(*Config)) (g *secureHost, dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	cert, key := a.Pair(dir, "host")
 	ca := securetest.WriteFile(t, filepath.Join(dir, "ca.pem"), a.PEM)
-	g = startGuarded(t, func(c *Config) {
+	g = startSecure(t, func(c *Config) {
 		c.TLSCert, c.TLSKey, c.TLSClientCA = cert, key, ca
 		if change != nil {
 			change(c)
@@ -39,7 +39,7 @@ func startTLS(t *testing.T, a *securetest.Authority, change func(*Config)) (g *g
 func later() time.Time { return time.Now().Add(time.Hour) }
 
 // ask asks with a connection of its own.
-func (g *guarded) ask(c *tls.Config, path, token string) (answer, error) {
+func (g *secureHost) ask(c *tls.Config, path, token string) (answer, error) {
 	was := g.client
 	defer func() { g.client = was }()
 	g.client = tlsClient(c)
