@@ -108,6 +108,7 @@ type Req struct {
 // LoRA is the adapter of a request.
 type LoRA struct {
 	Name string `json:"name"`
+	ID   int    `json:"id"`
 	Path string `json:"path"`
 }
 

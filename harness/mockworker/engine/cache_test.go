@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"kindex/harness/record"
-	"kindex/internal/enginehash"
 	"kindex/internal/kv"
 	"kindex/internal/longtest"
 	"kindex/relay/wire"
@@ -32,12 +31,20 @@ type told struct {
 	Extra     [][]kv.ExtraKey
 	Group     int
 	Spec      string
+	Second    []uint32
+	Ahead     [][]uint32
+	Salt      string
+	Session   string
 }
 
 func tellOf(e *kv.Event) told {
 	t := told{
 		Kind: e.Kind, Hashes: append([]kv.EngineHash(nil), e.Hashes...), Parent: e.Parent, HasParent: e.HasParent, Tokens: append([]uint32(nil), e.Tokens...),
-		BlockSize: e.BlockSize, Medium: e.Medium, Group: e.Group, Spec: e.SpecName,
+		BlockSize: e.BlockSize, Medium: e.Medium, Group: e.Group, Spec: e.SpecName, Second: append([]uint32(nil), e.Second...),
+		Salt: e.Salt, Session: e.SessionID,
+	}
+	for _, tokens := range e.Lookahead {
+		t.Ahead = append(t.Ahead, slices.Clone(tokens))
 	}
 	for _, keys := range e.Extra {
 		t.Extra = append(t.Extra, slices.Clone(keys))
@@ -48,8 +55,9 @@ func tellOf(e *kv.Event) told {
 // TestRecordedEngine puts a real engine's requests to the cache, one at a time as
 // they were recorded, with the answers that it gave: what was found cached must be
 // its number, and the events its events, in its order. It ends where a recording
-// does what the cache does not: requests side by side, adapters; and where the second
-// tier is full, which was never told there that a request had ended.
+// does what the cache does not: requests side by side, adapters; where the second
+// tier is full, which was never told there that a request had ended; and where SGLang
+// loses something, which are nodes of its tree there.
 func TestRecordedEngine(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -73,6 +81,20 @@ func TestRecordedEngine(t *testing.T) {
 		{"vllm032_hybrid_gemma3_retention96", Config{Blocks: 159, Retention: 96}, 20},
 		{"vllm032_cpu_offload_placeholder", Config{Blocks: 59, HostBlocks: 40}, 10},
 		{"vllm032_cpu_offload_selfdescribing", Config{Blocks: 59, HostBlocks: 40, Offload: OffloadDescribed}, 10},
+		{"vllm032_cpu_offload_selfdescribing_chunk4", Config{Blocks: 59, HostBlocks: 40, Offload: OffloadDescribed, Chunk: 4}, 25},
+		{"vllm032_sliding_only", Config{Blocks: 59, WindowOnly: true}, 20},
+		{"vllm032_multimodal", Config{Blocks: 119}, 40},
+		{"vllm033_multimodal", Config{Blocks: 119}, 40},
+		{"vllm033_lookahead1", Config{Blocks: 59}, 40},
+		{"vllm033_lookahead3", Config{Blocks: 59}, 40},
+		{"vllm032_shared_prefix", Config{Blocks: 119}, 5},
+		{"sglang0523_eagle_bigram_page16", Config{Blocks: 1000}, 20},
+		{"sglang0523_eagle_bigram_page1", Config{Blocks: 20000}, 15},
+		{"sglang0523_unified_page16", Config{Blocks: 1000}, 20},
+		{"sglang0523_unified_salt_session_page16", Config{Blocks: 1000}, 20},
+		{"sglang0523_hicache_write_through_page16", Config{Blocks: 1000, HostBlocks: 1000}, 8},
+		{"sglang0523_hicache_write_through_selective_page16", Config{Blocks: 1000, HostBlocks: 1000, HostPolicy: WriteSelected}, 8},
+		{"sglang0523_hicache_write_back_page16", Config{Blocks: 1000, HostBlocks: 1000, HostPolicy: WriteBack}, 8},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f, err := record.Read(fixtures + test.name + ".jsonl.gz")
@@ -87,15 +109,8 @@ func TestRecordedEngine(t *testing.T) {
 // compareRecorded goes through a recording as far as the cache can follow.
 func compareRecorded(t *testing.T, f *record.File, c Config, atLeast int) {
 	t.Helper()
-	a, err := enginehash.Parse(f.Header.HashAlgo)
-	if err != nil {
-		t.Fatal(err)
-	}
-	root, err := hex.DecodeString(f.Header.NoneHash)
-	if err != nil || len(root) != a.Size() {
-		t.Fatalf("none_hash %q", f.Header.NoneHash)
-	}
-	c.Engine, c.Hash, c.BlockSize = VLLM, f.Header.HashAlgo, f.Header.MainBlockSize()
+	c.Engine, c.Hash, c.BlockSize = f.Header.Engine, f.Header.HashAlgo, f.Header.MainBlockSize()
+	c.Lookahead, c.Bigram = f.Header.Lookahead, f.Header.IsEagle
 	for _, g := range f.Header.Groups {
 		if g.Window > 0 {
 			c.Windows = append(c.Windows, g.Window)
@@ -105,7 +120,14 @@ func compareRecorded(t *testing.T, f *record.File, c Config, atLeast int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	copy(m.rank.sched.cache.hash.root[:], root)
+	if c.Engine == VLLM {
+		root, err := hex.DecodeString(f.Header.NoneHash)
+		if err != nil || len(root) != m.rank.sched.cache.hash.hash.Algorithm().Size() {
+			t.Fatalf("none_hash %q", f.Header.NoneHash)
+		}
+		copy(m.rank.sched.cache.hash.root[:], root)
+		m.rank.sched.cache.hash.shared = true // the recorder's requests have their items from one list
+	}
 	var got, want []told
 	var dec wire.Decoder
 	requests := 0
@@ -115,12 +137,21 @@ lines:
 		l := &f.Lines[i]
 		switch {
 		case l.Req != nil:
-			if open != nil || l.Req.LoRA != nil || len(l.Req.MM) > 0 || len(l.Req.Extra) > 0 {
+			if open != nil || len(l.Req.Extra) > 0 {
 				break lines
 			}
 			open = l.Req
 		case l.Resp != nil:
-			cached, events := askModel(t, m, Request{ID: open.ID, Tokens: open.Prompt, Salt: open.Salt, MaxTokens: len(l.Resp.Output), Answer: l.Resp.Output})
+			q := Request{ID: open.ID, Tokens: open.Prompt, Salt: open.Salt, Session: open.Session, MaxTokens: len(l.Resp.Output), Answer: l.Resp.Output}
+			if a := open.LoRA; a != nil {
+				h := m.rank.sched.cache.hash
+				h.paths, h.adapters[a.Name] = map[string]string{"adapter-one": "/adapters/one", "adapter-two": "/adapters/two"}, int64(a.ID)
+				q.LoRA = a.Name
+			}
+			for _, it := range open.MM {
+				q.Items = append(q.Items, Item{it.ID, it.Offset, it.Length})
+			}
+			cached, events := askModel(t, m, q)
 			if l.Resp.Cached != nil && cached != *l.Resp.Cached {
 				t.Errorf("request %s: %d tokens cached, the engine says %d", open.ID, cached, *l.Resp.Cached)
 			}
@@ -143,7 +174,7 @@ lines:
 				t.Fatal(err)
 			}
 			for i := range b.Events {
-				if b.Events[i].Kind == kv.KindRemoved && b.Events[i].Medium == "CPU" {
+				if b.Events[i].Kind == kv.KindRemoved && (b.Events[i].Medium == "CPU" || c.Engine == SGLang) || c.HostPolicy == WriteBack && b.Events[i].Medium == "CPU_PINNED" {
 					got = got[:len(want)]
 					break lines
 				}
@@ -199,10 +230,11 @@ type place struct {
 }
 
 func placeOf(e *kv.Event, h kv.EngineHash) place {
-	if e.Medium == "GPU" || e.Medium == "" {
-		return place{h, TierDevice, e.Group}
+	tier := map[string]string{"": TierDevice, "GPU": TierDevice, "CPU": TierHost, "CPU_PINNED": TierHost, "STORAGE": TierDisk}[e.Medium]
+	if e.Locality == kv.LocalityRemote {
+		tier = TierRemote
 	}
-	return place{h, TierHost, e.Group}
+	return place{h, tier, e.Group}
 }
 
 func (m mirror) apply(t *testing.T, events []kv.Event) {
@@ -233,8 +265,9 @@ func (m mirror) apply(t *testing.T, events []kv.Event) {
 	}
 }
 
-// equal holds the mirror against the truth.
-func (m mirror) equal(t *testing.T, blocks []Block, what string) {
+// equal holds the mirror against the truth. chained says that the device has what is
+// before each block of the main group.
+func (m mirror) equal(t *testing.T, blocks []Block, what string, chained bool) {
 	t.Helper()
 	want := mirror{}
 	at := map[kv.EngineHash]Position{}
@@ -249,7 +282,7 @@ func (m mirror) equal(t *testing.T, blocks []Block, what string) {
 		above := Root(kv.HashSeed)
 		if b.Parent != nil {
 			if above = at[*b.Parent]; above == 0 {
-				if b.Tier == TierDevice && b.Group == main {
+				if b.Tier == TierDevice && b.Group == main && chained {
 					t.Fatalf("%s: block %d is cached and the one before it is not", what, b.Engine)
 				}
 				continue
@@ -278,7 +311,16 @@ func TestEventsTellAll(t *testing.T) {
 		"segments":   {Engine: VLLM, Blocks: 60, Windows: []int{6}, Retention: 12},
 		"host":       {Engine: VLLM, Blocks: 40, HostBlocks: 60},
 		"small host": {Engine: VLLM, Blocks: 40, HostBlocks: 9, Offload: OffloadDescribed},
+		"disk":       {Engine: VLLM, Blocks: 40, HostBlocks: 30, DiskBlocks: 50, Offload: OffloadSimple, DiskOwner: "shelf"},
+		"remote":     {Engine: VLLM, Blocks: 40, DiskBlocks: 50, DiskRemote: true},
+		"chunks":     {Engine: VLLM, Blocks: 40, HostBlocks: 30, Chunk: 3, Offload: OffloadDescribed},
+		"both":       {Engine: VLLM, Blocks: 100, Windows: []int{8, 21}, HostBlocks: 80, Offload: OffloadDescribed},
+		"alone":      {Engine: VLLM, Blocks: 28, Windows: []int{9}, WindowOnly: true, HostBlocks: 20},
+		"lookahead":  {Engine: VLLM, Blocks: 40, Lookahead: 3, HostBlocks: 30, Offload: OffloadDescribed},
 		"hicache":    {Engine: SGLang, Blocks: 40, HostBlocks: 60},
+		"selective":  {Engine: SGLang, Blocks: 40, HostBlocks: 60, HostPolicy: WriteSelected},
+		"write back": {Engine: SGLang, Blocks: 40, HostBlocks: 60, HostPolicy: WriteBack},
+		"pairs":      {Engine: SGLang, Blocks: 40, Bigram: true},
 	} {
 		for seed := range uint64(4) {
 			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) { tellAll(t, c, seed) })
@@ -345,7 +387,7 @@ func tellAll(t *testing.T, c Config, seed uint64) {
 			continue // more to tell: of an end by force, or a clear
 		}
 		content := cache.content()
-		held.equal(t, content, fmt.Sprintf("step %d", step))
+		held.equal(t, content, fmt.Sprintf("step %d", step), !c.WindowOnly)
 		for _, b := range content {
 			if b.Copies > 1 {
 				copies++
@@ -359,7 +401,7 @@ func tellAll(t *testing.T, c Config, seed uint64) {
 	if cache.pool.free != c.Blocks || load.Running != 0 || load.Waiting != 0 {
 		t.Errorf("at the end %d of %d blocks are free, %+v", cache.pool.free, c.Blocks, load)
 	}
-	if evicted == 0 || load.Preemptions == 0 || resets == 0 || (copies > 0) != (c.Engine == VLLM) {
+	if evicted == 0 || load.Preemptions == 0 || resets == 0 || copies > 0 && c.Engine == SGLang || copies == 0 && c.Engine == VLLM && c.Lookahead == 0 {
 		t.Errorf("%d evicted, %d preempted, %d resets, %d copies: the run shows little", evicted, load.Preemptions, resets, copies)
 	}
 }

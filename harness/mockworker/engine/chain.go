@@ -5,6 +5,7 @@
 package engine
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"slices"
 
@@ -25,34 +26,45 @@ type chain struct {
 	hash *enginehash.Hasher
 	root digest // above vLLM's first blocks
 
-	adapters map[string]int64 // numbers of the adapters told so far
+	adapters map[string]int64  // numbers of the adapters told so far
+	paths    map[string]string // of adapters that an engine would not have in its own folder
 
 	keys      keyForm
-	described bool // vLLM tells a block on the host with its tokens, not by its hash alone
+	ahead     int  // tokens after a block that its name covers too
+	pairs     bool // SGLang's pages are of pairs of tokens; ahead is 1
+	shared    bool // equal identifiers of two items in a block are one object, of which Python's pickle writes the first alone
+	described bool // vLLM tells a block on a lower tier with its tokens, not by its hash alone
 	digests   bool // vLLM writes whole digests, not integers
 }
 
-// keyForm is how a release of vLLM puts an adapter and a salt into its hashes.
+// keyForm is how a release of vLLM puts into its hashes what keys a block.
 type keyForm uint8
 
 const (
 	keysTagged keyForm = iota // since 0.31
-	keysBare                  // texts alone
-	keysNumber                // before 0.12: an adapter by its number
+	keysBare                  // without the word that says what each is
+	keysText                  // before 0.20: an item without its offset, too
+	keysNumber                // before 0.12: an adapter by its number, too
 )
+
+// Item is an image, or another thing that is no text, within a prompt: its tokens
+// there hold its place and say nothing of it.
+type Item struct {
+	ID     string `json:"id"`     // of its content
+	Offset int    `json:"offset"` // of its first token
+	Length int    `json:"length"` // tokens
+}
 
 // space names what separates equal prompts. Empty strings name nothing.
 type space struct {
-	LoRA string // an adapter's name
-	Salt string
+	LoRA   string // an adapter's name
+	Salt   string
+	Items  []Item   // by offset
+	Embeds [][]byte // embeddings in the place of the prompt's tokens, one for each; nil: none
 }
 
 // seed returns the seed of the space's content hashes.
-func (s space) seed() uint64 { return kv.ContentSeed(s.LoRA, s.Salt) }
-
-// path returns the folder that an engine would have the adapter from. It goes into
-// vLLM's hashes and is not on the wire.
-func (s space) path() string { return "/adapters/" + s.LoRA }
+func (s *space) seed() uint64 { return kv.ContentSeed(s.LoRA, s.Salt) }
 
 // newChain returns the hashes of an algorithm; seed roots vLLM's.
 func newChain(a enginehash.Algorithm, seed string) *chain {
@@ -65,20 +77,49 @@ func newChain(a enginehash.Algorithm, seed string) *chain {
 
 func (c *chain) sglang() bool { return c.hash.Algorithm() == enginehash.SGLang }
 
-// next returns the name of a block below above, nil for the first of a prompt.
-func (c *chain) next(above *digest, tokens []uint32, of space) digest {
-	b := enginehash.Block{Tokens: tokens}
+// whole returns how many of a sequence's leading blocks have a name once it has n
+// tokens.
+func (c *chain) whole(n, size int) int { return max(n-c.ahead, 0) / size }
+
+// extend returns names up to the n-th of the blocks of tokens, which begin with the
+// blocks that names are of.
+func (c *chain) extend(names []digest, tokens []uint32, n, size int, of *space) []digest {
+	names = slices.Grow(names, max(n-len(names), 0))
+	for i := len(names); i < n; i++ {
+		names = append(names, c.next(above(names, i), tokens, i, size, of))
+	}
+	return names
+}
+
+// next returns the name of block i of tokens below above, nil for the first.
+func (c *chain) next(above *digest, tokens []uint32, i, size int, of *space) digest {
+	start, end := i*size, (i+1)*size
+	b := enginehash.Block{Tokens: tokens[start:end], Shared: c.shared}
 	if c.sglang() {
+		if c.pairs {
+			b.Second = tokens[start+1 : end+1]
+		}
 		if above == nil {
 			above = enginehash.SaltRoot(of.Salt)
 		} else {
-			plain := c.masked(*above, of)
+			plain := c.masked(*above, of.LoRA)
 			above = &plain
 		}
-		return c.masked(c.hash.Sum(above, &b), of)
+		return c.masked(c.hash.Sum(above, &b), of.LoRA)
+	}
+	if c.ahead > 0 {
+		b.Lookahead = tokens[end : end+c.ahead]
 	}
 	if of.LoRA != "" {
 		b.Keys = append(b.Keys, c.adapterKey(of))
+	}
+	embeds := []kv.ExtraKey(nil)
+	for _, k := range c.own(of, start, end) {
+		if k.Kind == kv.ExtraBytes {
+			embeds = append(embeds, k)
+			continue
+		}
+		b.Keys = append(b.Keys, c.itemKey(&k))
 	}
 	if above == nil {
 		above = &c.root
@@ -90,75 +131,98 @@ func (c *chain) next(above *digest, tokens []uint32, of space) digest {
 			b.Keys = append(b.Keys, enginehash.Key{Kind: kind, Name: of.Salt})
 		}
 	}
+	for _, k := range embeds {
+		kind := enginehash.KeyEmbeds
+		if c.keys != keysTagged {
+			kind = enginehash.KeyBareBytes
+		}
+		b.Keys = append(b.Keys, enginehash.Key{Kind: kind, Blob: []byte(k.ID)})
+	}
 	return c.hash.Sum(above, &b)
 }
 
+// own returns what keys the block of the tokens from start to end beyond them and its
+// namespace, as the wire shows it: the items that lie in it, or in what its name
+// covers after it, and the digest of its embeddings.
+func (c *chain) own(of *space, start, end int) (keys []kv.ExtraKey) {
+	if c.sglang() {
+		return nil // an item there has tokens of its own
+	}
+	for _, it := range of.Items {
+		if it.Offset >= end+c.ahead || it.Offset+it.Length <= start {
+			continue
+		}
+		k := kv.ExtraKey{Kind: kv.ExtraItem, ID: it.ID, Offset: int64(it.Offset - start)}
+		if c.keys >= keysText {
+			k = kv.ExtraKey{Kind: kv.ExtraString, ID: it.ID}
+		}
+		keys = append(keys, k)
+	}
+	if start < len(of.Embeds) {
+		h := sha256.New()
+		for _, row := range of.Embeds[start:min(end, len(of.Embeds))] {
+			_, _ = h.Write(row)
+		}
+		keys = append(keys, kv.ExtraKey{Kind: kv.ExtraBytes, ID: string(h.Sum(nil))})
+	}
+	return keys
+}
+
+// itemKey returns what vLLM hashes of an item.
+func (c *chain) itemKey(k *kv.ExtraKey) enginehash.Key {
+	switch {
+	case c.keys >= keysText:
+		return enginehash.Key{Kind: enginehash.KeyBareText, Name: k.ID}
+	case c.keys == keysBare:
+		return enginehash.Key{Kind: enginehash.KeyBareItem, Name: k.ID, Offset: k.Offset}
+	}
+	return enginehash.Key{Kind: enginehash.KeyItem, Name: k.ID, Offset: k.Offset}
+}
+
 // adapterKey returns what vLLM hashes of an adapter.
-func (c *chain) adapterKey(of space) enginehash.Key {
+func (c *chain) adapterKey(of *space) enginehash.Key {
 	switch c.keys {
-	case keysBare:
+	case keysBare, keysText:
 		return enginehash.Key{Kind: enginehash.KeyBareText, Name: of.LoRA}
 	case keysNumber:
 		return enginehash.Key{Kind: enginehash.KeyBareNumber, Offset: c.adapter(of.LoRA)}
 	case keysTagged:
 	}
-	return enginehash.Key{Kind: enginehash.KeyLoRA, Name: of.LoRA, Path: of.path()}
+	return enginehash.Key{Kind: enginehash.KeyLoRA, Name: of.LoRA, Path: c.path(of.LoRA)}
+}
+
+// path returns the folder that an engine would have an adapter from. It goes into
+// vLLM's hashes and is not on the wire.
+func (c *chain) path(adapter string) string {
+	if at, ok := c.paths[adapter]; ok {
+		return at
+	}
+	return "/adapters/" + adapter
 }
 
 // masked separates the names of SGLang's adapters, whose digests are those of the
 // base model, and takes a name apart again.
-func (c *chain) masked(d digest, of space) digest {
-	if of.LoRA == "" {
+func (c *chain) masked(d digest, lora string) digest {
+	if lora == "" {
 		return d
 	}
-	h := xxh3.HashString128(of.LoRA)
+	h := xxh3.HashString128(lora)
 	for i, b := range h.Bytes() {
 		d[len(d)-1-i] ^= b
 	}
 	return d
 }
 
-// extend returns names with those of the further whole blocks of tokens, which
-// begin with the blocks that names are of.
-func (c *chain) extend(names []digest, tokens []uint32, size int, of space) []digest {
-	n := len(tokens) / size
-	names = slices.Grow(names, max(n-len(names), 0))
-	for i := len(names); i < n; i++ {
-		var above *digest
-		if i > 0 {
-			above = &names[i-1]
-		}
-		names = append(names, c.next(above, tokens[i*size:(i+1)*size], of))
-	}
-	return names
-}
-
 // fold returns the wire's integer for a name, as a bit pattern. SGLang hides an
 // adapter's under its id, of which an engine has a new one each time it loads it.
-func (c *chain) fold(d digest, of space) kv.EngineHash {
-	if !c.sglang() || of.LoRA == "" {
+func (c *chain) fold(d digest, lora string) kv.EngineHash {
+	if !c.sglang() || lora == "" {
 		return c.hash.Algorithm().Fold(&d)
 	}
-	d = c.masked(d, of)
-	id := fmt.Sprintf("%x", xxh3.HashString128(of.LoRA).Bytes())
+	d = c.masked(d, lora)
+	id := fmt.Sprintf("%x", xxh3.HashString128(lora).Bytes())
 	n := enginehash.MakeNamespace(&id, nil)
 	return n.Hide(c.hash.Algorithm().Fold(&d))
-}
-
-// spell adds whole digests to an event of the named blocks, where the engine writes
-// those. parent is the name above the first; nil: none.
-func (c *chain) spell(e *kv.Event, names []digest, parent *digest) {
-	if !c.digests {
-		return
-	}
-	size := c.hash.Algorithm().Size()
-	e.Form, e.Digests = kv.FormBytes, [][]byte{}
-	for i := range names {
-		e.Digests = append(e.Digests, append([]byte(nil), names[i][:size]...))
-	}
-	if parent != nil {
-		e.ParentDigest = append([]byte(nil), parent[:size]...)
-	}
 }
 
 func (c *chain) form() kv.HashForm {
@@ -166,35 +230,6 @@ func (c *chain) form() kv.HashForm {
 		return kv.FormSigned
 	}
 	return kv.FormUnsigned
-}
-
-// annotate adds to an event what its engine says beyond hashes and tokens: SGLang
-// the salt and the adapter of a store; vLLM the one cache group, the kind of its
-// attention, and what keys a block beyond its tokens: the adapter on each, the salt
-// on a prompt's first.
-func (c *chain) annotate(e *kv.Event, first bool, of space) {
-	stored := e.Kind == kv.KindStored
-	if c.sglang() {
-		if stored {
-			e.Salt, e.HasSalt, e.LoRAName = of.Salt, of.Salt != "", of.LoRA
-		}
-		return
-	}
-	e.HasGroup = true
-	if !stored {
-		return
-	}
-	e.Spec, e.SpecName = kv.SpecFull, "full_attention"
-	e.Extra, e.HasExtra = make([][]kv.ExtraKey, len(e.Hashes)), true
-	if of.LoRA != "" {
-		e.LoRAName, e.LoRAID, e.HasLoRAID = of.LoRA, c.adapter(of.LoRA), true
-		for i := range e.Extra {
-			e.Extra[i] = append(e.Extra[i], kv.ExtraKey{Kind: kv.ExtraString, ID: of.LoRA})
-		}
-	}
-	if first && of.Salt != "" {
-		e.Extra[0] = append(e.Extra[0], kv.ExtraKey{Kind: kv.ExtraString, ID: of.Salt})
-	}
 }
 
 // adapter returns an engine's own number of an adapter: from 1, in the order in
@@ -206,34 +241,4 @@ func (c *chain) adapter(name string) int64 {
 		c.adapters[name] = n
 	}
 	return n
-}
-
-// hostMedium returns the engine's word for the host.
-func (c *chain) hostMedium() string {
-	if c.sglang() {
-		return "CPU_PINNED"
-	}
-	return "CPU"
-}
-
-// onHost tells of block i of a run that was told on the device. vLLM's connector tells
-// its hash alone unless it describes itself, and never what keys it.
-func (c *chain) onHost(run *kv.Event, i int) kv.Event {
-	e := *run
-	e.Hashes = run.Hashes[i : i+1 : i+1]
-	e.Extra, e.HasExtra = nil, false
-	if run.Digests != nil {
-		e.Digests = run.Digests[i : i+1 : i+1]
-	}
-	if !c.sglang() && !c.described {
-		return kv.Event{Kind: e.Kind, Form: e.Form, Hashes: e.Hashes, Digests: e.Digests, Medium: e.Medium, HasGroup: true, Group: e.Group}
-	}
-	e.Tokens = run.Tokens[i*e.BlockSize : (i+1)*e.BlockSize : (i+1)*e.BlockSize]
-	if i > 0 {
-		e.Parent, e.HasParent = run.Hashes[i-1], true
-		if run.Digests != nil {
-			e.ParentDigest = run.Digests[i-1]
-		}
-	}
-	return e
 }

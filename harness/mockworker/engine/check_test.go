@@ -4,6 +4,7 @@ package engine
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -18,9 +19,11 @@ func (s *scheduler) check() error {
 		switch {
 		case j.over:
 			return fmt.Errorf("request %s has ended and is still in a list", j.ID)
-		case !running && (len(j.blocks) > 0 || j.computed > 0):
+		case !running && (len(j.blocks) > 0 || len(j.windows) > 0 || j.computed > 0):
 			return fmt.Errorf("request %s waits and has %d blocks", j.ID, len(j.blocks))
-		case j.computed+j.share > len(j.blocks)*s.cache.size:
+		case s.cache.windowOnly && len(j.blocks) > 0:
+			return fmt.Errorf("request %s has %d blocks of a group that is not there", j.ID, len(j.blocks))
+		case !s.cache.windowOnly && j.computed+j.share > len(j.blocks)*s.cache.size:
 			return fmt.Errorf("request %s has %d+%d tokens in %d blocks", j.ID, j.computed, j.share, len(j.blocks))
 		case len(j.blocks) > s.cache.span(len(j.tokens)):
 			return fmt.Errorf("request %s has %d blocks for %d tokens", j.ID, len(j.blocks), len(j.tokens))
@@ -35,6 +38,9 @@ func (s *scheduler) check() error {
 	}
 	for _, j := range s.running {
 		for g, w := range j.windows {
+			if j.computed+j.share > len(w.blocks)*s.cache.size {
+				return fmt.Errorf("request %s has %d+%d tokens in %d blocks of group %d", j.ID, j.computed, j.share, len(w.blocks), g)
+			}
 			for i, b := range w.blocks {
 				if b == none {
 					continue
@@ -124,13 +130,24 @@ func (c *Cache) checkTold() error {
 	for key, i := range c.pool.named {
 		cached[inGroup(key, c.pool.blocks[i].group, c.main())] = true
 	}
-	if c.host != nil {
-		for d := range c.host.blocks {
-			cached[d] = true
+	for _, t := range c.lower {
+		copies := make(map[digest]int)
+		for e := t.order.Front(); e != nil; e = e.Next() {
+			u, ok := e.Value.(*unit)
+			if !ok || len(u.names) != t.chunk || t.units[u.key(c.main())] != e {
+				return fmt.Errorf("the %s has a chunk in its order that cannot be found", t.tier)
+			}
+			for _, d := range u.names {
+				copies[inGroup(d, u.group, c.main())]++
+				cached[d] = true
+			}
 		}
-		if n := c.host.order.Len(); n != len(c.host.blocks) || n > c.host.most {
-			return fmt.Errorf("%d blocks on the host, %d in order, %d may be", len(c.host.blocks), n, c.host.most)
+		if n := t.order.Len(); n != len(t.units) || n > t.most || !maps.Equal(copies, t.copies) {
+			return fmt.Errorf("%d chunks on the %s, %d in order, %d may be; copies of %d blocks are counted, of %d there are", len(t.units), t.tier, n, t.most, len(t.copies), len(copies))
 		}
+	}
+	if len(c.leaving) > 0 {
+		return fmt.Errorf("%d blocks are still leaving", len(c.leaving))
 	}
 	for d := range cached {
 		if c.told[d] == nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"kindex/internal/enginehash"
+	"kindex/internal/kv"
 	"kindex/relay/wire"
 )
 
@@ -26,6 +27,14 @@ const (
 const (
 	OffloadPlaceholder = "placeholder" // by their hashes alone
 	OffloadDescribed   = "described"   // with their tokens
+	OffloadSimple      = "simple"      // the simple connector: with their tokens, as local
+)
+
+// When SGLang copies blocks to the host.
+const (
+	WriteThrough  = "write-through"           // when they are put into its tree
+	WriteSelected = "write-through-selective" // when that was asked for them again
+	WriteBack     = "write-back"              // as the device loses them
 )
 
 // Config is what an engine can be told. The zero value of a field that has a
@@ -42,10 +51,21 @@ type Config struct {
 	GRPC   string // host:port of the engine's gRPC contract; "": none
 	Admin  string // host:port of the truth; "": none
 
-	Windows    []int  // tokens: a window group beside the main one for each; vLLM only
-	Retention  int    // tokens between the tails that window groups keep; 0: only what a next turn needs; below 0: all
-	HostBlocks int    // blocks of a rank's second tier; 0: none
-	Offload    string // how vLLM tells of it: OffloadPlaceholder, OffloadDescribed; "": OffloadPlaceholder
+	Windows    []int // tokens: a window group beside the main one for each; vLLM only
+	WindowOnly bool  // there is no main group
+	Retention  int   // tokens between the tails that window groups keep; 0: only what a next turn needs; below 0: all
+
+	Lookahead int  // tokens after a block that its hash covers too: vLLM since 0.33, where it drafts
+	Bigram    bool // pages of pairs of tokens: SGLang, where it drafts
+
+	HostBlocks  int    // blocks of a rank's second tier; 0: none
+	Offload     string // how vLLM tells of it: OffloadPlaceholder and so on; "": OffloadPlaceholder
+	Chunk       int    // blocks that vLLM moves at once; 0: 1
+	HostPolicy  string // when SGLang copies to it: WriteThrough and so on; "": WriteThrough
+	DiskBlocks  int    // blocks of a third tier, storage; 0: none; vLLM only
+	DiskRemote  bool   // that is not this machine's
+	DiskOwner   string // name of that tier; "": it has none
+	ImageTokens int    // of an image in a chat; 0: 64
 
 	Ranks         int      // data-parallel; 0: 1
 	BlockSize     int      // tokens; 0: 16
@@ -93,6 +113,9 @@ const (
 	maxSpeed   = 1_000_000
 	maxFleet   = 256
 	maxWindows = 8
+	maxChunk   = 1_024
+
+	maxLookahead = 64
 )
 
 // setDefaults fills in what was left out.
@@ -110,6 +133,8 @@ func (c *Config) setDefaults() {
 		{&c.Vocabulary, 2_048},
 		{&c.MaxTokens, 16},
 		{&c.Buffer, 10_000},
+		{&c.Chunk, 1},
+		{&c.ImageTokens, 64},
 	} {
 		if *d.field == 0 {
 			*d.field = d.is
@@ -129,6 +154,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.Offload == "" {
 		c.Offload = OffloadPlaceholder
+	}
+	if c.HostPolicy == "" {
+		c.HostPolicy = WriteThrough
 	}
 	if c.HashSeed == "" {
 		c.HashSeed = enginehash.DefaultSeed
@@ -188,6 +216,11 @@ func (c *Config) Validate() error {
 		{"--vocabulary", c.Vocabulary, firstWord + 1, maxMany, "tokens"},
 		{"--max-tokens", c.MaxTokens, 1, maxContext, "tokens"},
 		{"--buffer", c.Buffer, 1, maxBuffer, "batches"},
+		{"--image-tokens", c.ImageTokens, 1, maxContext, "tokens"},
+		{"--host-blocks", c.HostBlocks, 0, maxBlocks, "blocks"},
+		{"--disk-blocks", c.DiskBlocks, 0, maxBlocks, "blocks"},
+		{"--offload-chunk", c.Chunk, 1, maxChunk, "blocks"},
+		{"--lookahead", c.Lookahead, 0, maxLookahead, "tokens"},
 	} {
 		if l.is < l.least || l.is > l.most {
 			return fmt.Errorf("%s %d: must be %d to %d %s", l.flag, l.is, l.least, l.most, l.whatItWere)
@@ -213,11 +246,10 @@ func (c *Config) Validate() error {
 	if _, err := wire.LayoutFor(c.Engine, c.Version); err != nil {
 		return fmt.Errorf("--version: %w", err)
 	}
-	if err := c.validateGroups(); err != nil {
-		return err
-	}
-	if err := c.validateWire(); err != nil {
-		return err
+	for _, check := range []func() error{c.validateGroups, c.validateTiers, c.validateWire} {
+		if err := check(); err != nil {
+			return err
+		}
 	}
 	for _, e := range []struct{ flag, at string }{{"--pub", c.Pub}, {"--replay", c.Replay}} {
 		if e.at == "" && e.flag == "--replay" {
@@ -267,8 +299,10 @@ func (c *Config) validateWire() error {
 	switch {
 	case len(c.LoRA) > 0 && c.radix() && !c.tells(wire.FieldLoRAName):
 		return fmt.Errorf("--lora: %s %s tells no adapters: it must be sglang 0.5.22 or newer", c.Engine, c.Version)
-	case c.HostBlocks > 0 && !c.tells(wire.FieldMedium):
-		return fmt.Errorf("--host-blocks: %s %s tells no tiers: --version must be newer", c.Engine, c.Version)
+	case c.Lookahead > 0 && !c.tells(wire.FieldLookahead):
+		return fmt.Errorf("--lookahead: %s %s covers no tokens after a block: it must be vllm 0.33 or newer", c.Engine, c.Version)
+	case c.Bigram && c.Engine != SGLang:
+		return fmt.Errorf("--bigram: %s has no pages of pairs: it must be sglang", c.Engine)
 	case c.GRPC != "" && c.Engine == TokenSpeed:
 		return fmt.Errorf("--grpc: %s's contract is not spoken here", TokenSpeed)
 	case c.Digests && (c.Engine != VLLM || c.layout().Signed):
@@ -277,21 +311,17 @@ func (c *Config) validateWire() error {
 	return nil
 }
 
-// validateGroups returns the first fault of what the cache has beside its main group.
+// validateGroups returns the first fault of the groups of caches.
 func (c *Config) validateGroups() error {
 	switch {
-	case c.HostBlocks < 0 || c.HostBlocks > maxBlocks:
-		return fmt.Errorf("--host-blocks %d: must be 0 to %d blocks", c.HostBlocks, maxBlocks)
-	case c.Offload != OffloadPlaceholder && c.Offload != OffloadDescribed:
-		return fmt.Errorf("--offload %q: must be %s or %s", c.Offload, OffloadPlaceholder, OffloadDescribed)
 	case c.Retention > 0 && c.Retention%c.BlockSize != 0:
 		return fmt.Errorf("--retention %d: must be a multiple of the block of %d tokens, 0, or -1 for all", c.Retention, c.BlockSize)
+	case len(c.Windows) == 0 && c.WindowOnly:
+		return errors.New("--window-only: goes with --windows")
 	case len(c.Windows) == 0:
 		return nil
 	case c.Engine != VLLM:
 		return fmt.Errorf("--windows: only %s has groups of caches", VLLM)
-	case c.HostBlocks > 0:
-		return errors.New("--windows: does not go with --host-blocks")
 	case len(c.Windows) > maxWindows:
 		return fmt.Errorf("--windows: %d groups: must be at most %d", len(c.Windows), maxWindows)
 	}
@@ -306,10 +336,43 @@ func (c *Config) validateGroups() error {
 	return nil
 }
 
+// validateTiers returns the first fault of the tiers below the device.
+func (c *Config) validateTiers() error {
+	forms, policies := []string{OffloadPlaceholder, OffloadDescribed, OffloadSimple}, []string{WriteThrough, WriteSelected, WriteBack}
+	switch {
+	case !slices.Contains(forms, c.Offload):
+		return fmt.Errorf("--offload %q: must be one of %s", c.Offload, strings.Join(forms, ", "))
+	case !slices.Contains(policies, c.HostPolicy):
+		return fmt.Errorf("--host-policy %q: must be one of %s", c.HostPolicy, strings.Join(policies, ", "))
+	case c.HostPolicy != WriteThrough && (c.Engine != SGLang || c.HostBlocks == 0):
+		return fmt.Errorf("--host-policy %s: goes with sglang and --host-blocks", c.HostPolicy)
+	case c.DiskBlocks == 0 && (c.DiskRemote || c.DiskOwner != ""):
+		return errors.New("--disk-remote and --disk-owner: go with --disk-blocks")
+	case c.HostBlocks > 0 && !c.tells(wire.FieldMedium):
+		return fmt.Errorf("--host-blocks: %s %s tells no tiers: --version must be newer", c.Engine, c.Version)
+	case c.DiskBlocks > 0 && (c.Engine != VLLM || !c.tells(wire.FieldMedium)):
+		return fmt.Errorf("--disk-blocks: %s %s tells of no storage: it must be vllm 0.10.2 or newer", c.Engine, c.Version)
+	case c.DiskRemote && !c.tells(wire.FieldLocality):
+		return fmt.Errorf("--disk-remote: %s %s tells no locality: it must be vllm 0.26 or newer", c.Engine, c.Version)
+	case c.DiskOwner != "" && !c.tells(wire.FieldOwnership):
+		return fmt.Errorf("--disk-owner: %s %s tells no owners: it must be vllm 0.29 or newer", c.Engine, c.Version)
+	case c.Chunk == 1:
+		return nil
+	case c.Engine != VLLM || c.Offload == OffloadPlaceholder || len(c.Windows) > 0 || c.HostBlocks+c.DiskBlocks == 0:
+		return errors.New("--offload-chunk: goes with vllm, --host-blocks or --disk-blocks, and --offload described or simple; not with --windows")
+	case c.HostBlocks > 0 && c.HostBlocks < c.Chunk, c.DiskBlocks > 0 && c.DiskBlocks < c.Chunk:
+		return fmt.Errorf("--offload-chunk %d: must be at most the blocks of a tier", c.Chunk)
+	}
+	return nil
+}
+
 // needs returns how many blocks a request of n tokens holds at most.
 func (c *Config) needs(n int) int {
 	span := func(n int) int { return (n + c.BlockSize - 1) / c.BlockSize }
 	all := span(n)
+	if c.WindowOnly {
+		all = 0
+	}
 	for _, w := range c.Windows {
 		all += min(span(n), span(w-1+c.Budget)+1)
 	}
@@ -323,10 +386,11 @@ func (c *Config) cache() *Cache {
 	for _, w := range c.Windows {
 		out.windows = append(out.windows, windowGroup{w})
 	}
-	if c.HostBlocks > 0 {
-		out.host = newHostTier(c.HostBlocks)
+	out.windowOnly, out.lower = c.WindowOnly, c.tiers()
+	if c.radix() {
+		out.copyOn = map[string]int{WriteThrough: onAsk, WriteSelected: onSecondAsk, WriteBack: onLoss}[c.HostPolicy]
 	}
-	out.quiet = c.Quiet && len(out.windows) == 0 && out.host == nil
+	out.quiet = c.Quiet && len(out.windows)+len(out.lower) == 0
 	if c.radix() {
 		out.reset()
 	}
@@ -345,4 +409,26 @@ func (c *Config) overhead() time.Duration {
 		return 0
 	}
 	return time.Duration(float64(c.Timing.Overhead) / c.Speed)
+}
+
+// tiers returns the empty tiers below the device, the nearest first.
+func (c *Config) tiers() (all []*lowerTier) {
+	if c.HostBlocks > 0 {
+		at := site{tier: TierHost, medium: "CPU"}
+		if c.radix() {
+			at.medium = "CPU_PINNED"
+		}
+		if c.Offload == OffloadSimple {
+			at.locality = kv.LocalityLocal
+		}
+		all = append(all, newLowerTier(at, c.HostBlocks, c.Chunk))
+	}
+	if c.DiskBlocks > 0 {
+		at := site{TierDisk, "STORAGE", kv.LocalityLocal, c.DiskOwner}
+		if c.DiskRemote {
+			at.tier, at.locality = TierRemote, kv.LocalityRemote
+		}
+		all = append(all, newLowerTier(at, c.DiskBlocks, c.Chunk))
+	}
+	return all
 }

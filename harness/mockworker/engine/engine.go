@@ -127,7 +127,7 @@ func (e *Engine) Submit(q Request) (<-chan Output, error) {
 		r = e.ranks[q.Rank]
 	}
 	if !q.Prompt.fits(&e.cfg, len(q.Tokens)) {
-		q.Prompt = e.Prompt(q.Tokens, q.LoRA, q.Salt)
+		q.Prompt = e.PromptOf(&q)
 	}
 	j, err := r.submit(q)
 	if err != nil {
@@ -187,8 +187,11 @@ func (e *Engine) Loads() []Load { return each(e, (*rank).load) }
 
 // Prompt hashes a prompt as the engine does.
 func (e *Engine) Prompt(tokens []uint32, lora, salt string) *Prompt {
-	return e.hash.prompt(tokens, space{lora, salt})
+	return e.hash.prompt(tokens, &space{LoRA: lora, Salt: salt})
 }
+
+// PromptOf hashes a request's prompt as the engine does.
+func (e *Engine) PromptOf(q *Request) *Prompt { return e.hash.prompt(q.Tokens, q.space()) }
 
 // Reuse returns what each rank would find of a prompt.
 func (e *Engine) Reuse(tokens []uint32, salt string) []Reuse {

@@ -319,7 +319,7 @@ func (s *started) holdTruth(t *testing.T, ranks int) {
 		events, last := replayed(t, s.Replay[r])
 		m := mirror{}
 		m.apply(t, events)
-		m.equal(t, truth[r].Blocks, fmt.Sprintf("rank %d", r))
+		m.equal(t, truth[r].Blocks, fmt.Sprintf("rank %d", r), true)
 		if truth[r].Sequence == nil || *truth[r].Sequence != last || len(truth[r].Blocks) == 0 {
 			t.Errorf("rank %d: batch %v published, %d replayed last, %d blocks", r, truth[r].Sequence, last, len(truth[r].Blocks))
 		}

@@ -209,11 +209,11 @@ type origin struct {
 // best worker would have found cached of it now.
 func (w *Worker) submit(q Request, t origin) (<-chan Output, *Entry, error) {
 	if q.Prompt == nil {
-		q.Prompt = w.Engine.Prompt(q.Tokens, q.LoRA, q.Salt)
+		q.Prompt = w.Engine.PromptOf(&q)
 	}
 	e := &Entry{
 		ID: t.id, ClientID: t.client, Model: t.model, Worker: w.Name, Arrived: unix(time.Now()), Rank: q.Rank,
-		Prompt: len(q.Tokens), Oracle: w.fleet.best(q.Prompt, q.Tokens, q.LoRA, q.Salt),
+		Prompt: len(q.Tokens), Oracle: w.fleet.best(&q),
 	}
 	w.fleet.journal.add(e)
 	w.mu.Lock()
@@ -229,16 +229,16 @@ func (w *Worker) submit(q Request, t origin) (<-chan Output, *Entry, error) {
 	return out, e, nil
 }
 
-// best returns how many tokens of a prompt the best rank of the fleet would not
-// compute again.
-func (f *Fleet) best(p *Prompt, tokens []uint32, lora, salt string) int {
+// best returns how many tokens of a request's prompt the best rank of the fleet would
+// not compute again.
+func (f *Fleet) best(q *Request) int {
 	most := 0
 	for _, w := range f.workers {
-		q := p
-		if !q.fits(&w.Engine.cfg, len(tokens)) {
-			q = w.Engine.Prompt(tokens, lora, salt)
+		p := q.Prompt
+		if !p.fits(&w.Engine.cfg, len(q.Tokens)) {
+			p = w.Engine.PromptOf(q)
 		}
-		for _, r := range w.Engine.ReuseOf(q) {
+		for _, r := range w.Engine.ReuseOf(p) {
 			most = max(most, r.Used*w.Engine.cfg.BlockSize)
 		}
 	}

@@ -52,8 +52,17 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.IntVar(&c.Blocks, "blocks", 4_096, "physical blocks of a rank")
 	fs.StringVar(&windows, "windows", "", "tokens of sliding windows, with commas between: a group of caches for each, beside the main one; vllm (default none)")
 	fs.IntVar(&c.Retention, "retention", 0, "tokens between the tails of a prompt that window groups keep; 0: only what a next turn needs; -1: all")
-	fs.IntVar(&c.HostBlocks, "host-blocks", 0, "blocks of a rank's second tier, to which each block is copied (default none)")
-	fs.StringVar(&c.Offload, "offload", OffloadPlaceholder, "how vllm tells of blocks on the second tier: by hash alone or with their tokens: placeholder or described")
+	fs.BoolVar(&c.WindowOnly, "window-only", false, "there is no main group beside those of --windows")
+	fs.IntVar(&c.Lookahead, "lookahead", 0, "tokens after a block that its hash covers too, as where vllm drafts; vllm 0.33 (default none)")
+	fs.BoolVar(&c.Bigram, "bigram", false, "pages of pairs of tokens, as where sglang drafts")
+	fs.IntVar(&c.HostBlocks, "host-blocks", 0, "blocks of a rank's second tier, to which blocks are copied (default none)")
+	fs.StringVar(&c.HostPolicy, "host-policy", WriteThrough, "when sglang copies to it: write-through, write-through-selective or write-back")
+	fs.StringVar(&c.Offload, "offload", OffloadPlaceholder, "how vllm tells of blocks below the device: by hash alone (placeholder), with their tokens (described), or so and as local (simple)")
+	fs.IntVar(&c.Chunk, "offload-chunk", 1, "blocks that vllm moves between tiers at once")
+	fs.IntVar(&c.DiskBlocks, "disk-blocks", 0, "blocks of a rank's third tier, storage; vllm (default none)")
+	fs.BoolVar(&c.DiskRemote, "disk-remote", false, "the third tier is not this machine's: its locality is REMOTE")
+	fs.StringVar(&c.DiskOwner, "disk-owner", "", "the third tier's name, told as its blocks' owner (default none)")
+	fs.IntVar(&c.ImageTokens, "image-tokens", 64, "tokens that an image of a chat takes")
 	fs.IntVar(&c.MaxRunning, "max-running", 256, "requests that a rank computes at once")
 	fs.IntVar(&c.ContextLength, "context", 32_768, "tokens of a prompt and its answer")
 	fs.IntVar(&c.Vocabulary, "vocabulary", 2_048, "tokens that an answer is drawn from")
@@ -122,7 +131,7 @@ func numbers(text string) (out []int, err error) {
 // default: it is refused.
 func (c *Config) check(fs *flag.FlagSet, calibration string) error {
 	var zero error
-	zeros := []string{"seed", "hash-seed", "retention", "host-blocks", "windows"} // a 0 says what it says
+	zeros := []string{"seed", "hash-seed", "retention", "host-blocks", "windows", "disk-blocks", "lookahead"} // a 0 says what it says
 	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) {
 		given[f.Name] = true

@@ -140,8 +140,11 @@ func (m *Model) Load() Load { return m.rank.load() }
 
 // Prompt hashes a prompt as the engine does.
 func (m *Model) Prompt(tokens []uint32, lora, salt string) *Prompt {
-	return m.hash.prompt(tokens, space{lora, salt})
+	return m.hash.prompt(tokens, &space{LoRA: lora, Salt: salt})
 }
+
+// PromptOf hashes a request's prompt as the engine does.
+func (m *Model) PromptOf(q *Request) *Prompt { return m.hash.prompt(q.Tokens, q.space()) }
 
 // Reuse returns what the cache would give for a prompt.
 func (m *Model) Reuse(p *Prompt) Reuse { return m.rank.reuse(p) }

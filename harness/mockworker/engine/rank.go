@@ -23,13 +23,19 @@ type Request struct {
 	Tokens    []uint32
 	LoRA      string   // adapter, separates equal prompts; "": none
 	Salt      string   // separates equal prompts; "": none
+	Items     []Item   // in the prompt, by offset
+	Embeds    [][]byte // in the place of Tokens, one for each; nil: none; vLLM only
+	Report    bool     // tell again of the blocks that were found cached; vLLM only
 	Session   string   // told with what the request stores; "": none
 	MaxTokens int      // to generate
 	Stops     []uint32 // tokens that end the answer
 	Rank      int      // below 0: the engine chooses
 	Answer    []uint32 // tokens to give; after these they are drawn
-	Prompt    *Prompt  // of Tokens, LoRA and Salt, where it was hashed already; nil: not yet
+	Prompt    *Prompt  // of all that keys it, where it was hashed already; nil: not yet
 }
+
+// space returns what separates the request's prompt from equal ones.
+func (q *Request) space() *space { return &space{q.LoRA, q.Salt, q.Items, q.Embeds} }
 
 // Output is one pass's share of an answer.
 type Output struct {
@@ -74,6 +80,8 @@ var (
 	errNoTokens = errors.New("the prompt has no tokens")
 	errNoAnswer = errors.New("nothing is to be generated")
 	errAdapter  = errors.New("this engine is served without adapters")
+	errEmbeds   = errors.New("embeddings: vllm takes one for each token of a prompt, others take none")
+	errItems    = errors.New("items: must be tokens of the prompt, in order, none in another")
 	errRank     = errors.New("no such rank")
 )
 
@@ -156,12 +164,16 @@ func (r *rank) submit(q Request) (*job, error) {
 		return nil, errNoAnswer
 	case q.LoRA != "" && r.cfg.radix() && !r.cfg.tells(wire.FieldLoRAName):
 		return nil, errAdapter
+	case len(q.Embeds) > 0 && (r.cfg.radix() || len(q.Embeds) != len(q.Tokens)):
+		return nil, errEmbeds
+	case len(q.Items) > 0 && !inOrder(q.Items, len(q.Tokens)):
+		return nil, errItems
 	case limit > r.cfg.ContextLength || r.cfg.needs(limit) > r.cfg.Blocks:
 		return nil, fmt.Errorf("%w: %d tokens and %d to generate, the context is %d and the cache %d blocks, of which that takes %d", errTooLong,
 			len(q.Tokens), q.MaxTokens, r.cfg.ContextLength, r.cfg.Blocks, r.cfg.needs(limit))
 	}
 	j := &job{Request: q, state: r.cfg.Seed, out: make(chan Output, q.MaxTokens+1)}
-	j.tokens, j.of = append(make([]uint32, 0, limit), q.Tokens...), space{q.LoRA, q.Salt}
+	j.tokens, j.of = append(make([]uint32, 0, limit), q.Tokens...), *q.space()
 	j.session = q.Session
 	if q.Prompt.fits(r.cfg, len(q.Tokens)) {
 		j.names = slices.Clip(q.Prompt.names)
@@ -237,6 +249,18 @@ func (r *rank) deliver(j *job, o Output) {
 	j.stats.Output, j.stats.Finish, j.stats.Ended = o.Generated, o.Finish, now
 	r.counts.ended++
 	r.over = append(r.over, j.stats)
+}
+
+// inOrder reports whether items lie side by side within n tokens.
+func inOrder(items []Item, n int) bool {
+	past := 0
+	for _, it := range items {
+		if it.ID == "" || it.Length < 1 || it.Offset < past || it.Length > n-it.Offset {
+			return false
+		}
+		past = it.Offset + it.Length
+	}
+	return true
 }
 
 func (j *job) generated() int { return len(j.tokens) - len(j.Tokens) }
@@ -412,8 +436,8 @@ type Block struct {
 	Content  kv.ContentHash `json:"content"`
 	Position Position       `json:"position"`
 	Tokens   []uint32       `json:"tokens"`
-	Tier     string         `json:"tier"`   // TierDevice or TierHost
-	Group    int            `json:"group"`  // of caches: the last is the main one
+	Tier     string         `json:"tier"`   // TierDevice, TierHost, TierDisk or TierRemote
+	Group    int            `json:"group"`  // of caches: the last is the main one, if there is one
 	Copies   int            `json:"copies"` // physical, there
 }
 
@@ -421,6 +445,8 @@ type Block struct {
 const (
 	TierDevice = "device"
 	TierHost   = "host"
+	TierDisk   = "disk"
+	TierRemote = "remote"
 )
 
 func (r *rank) truth() Truth {
@@ -445,15 +471,15 @@ func (r *rank) reuse(p *Prompt) Reuse {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.sched.cache
-	device, host := c.found(p.names)
-	out := Reuse{r.number, device + host, device + host}
+	onDevice, lower := c.found(p.names)
+	out := Reuse{r.number, onDevice + lower, onDevice + lower}
 	switch most := c.usable(len(p.names), p.tokens); {
 	case most == len(p.names):
-	case len(c.windows) == 0:
+	case len(c.windows) == 0 && (len(c.lower) == 0 || c.lower[0].chunk == 1):
 		out.Used = min(out.Held, most)
-	default: // fewer blocks may end where a window does not hold
-		device, host = c.found(p.names[:most])
-		out.Used = device + host
+	default: // fewer blocks may end where a window or a chunk does not
+		onDevice, lower = c.found(p.names[:most])
+		out.Used = onDevice + lower
 	}
 	return out
 }
@@ -524,8 +550,8 @@ func (r *rank) load() Load {
 		PromptTokens: r.counts.prompt, CachedTokens: r.counts.cached, LoadedTokens: r.counts.loaded, OutputTokens: r.counts.generated,
 	}
 	for _, j := range s.waiting {
-		device, host := s.cache.hits(&j.sequence)
-		l.WaitingUncached += len(j.tokens) - (device+host)*r.cfg.BlockSize
+		onDevice, lower := s.cache.hits(&j.sequence)
+		l.WaitingUncached += len(j.tokens) - (onDevice+lower)*r.cfg.BlockSize
 	}
 	if r.counts.prompt > 0 {
 		l.HitRate = float64(r.counts.cached) / float64(r.counts.prompt)

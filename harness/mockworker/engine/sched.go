@@ -114,10 +114,13 @@ func (s *scheduler) letIn(budget *int, ready func(*job) bool) {
 		if s.limits.byChunk {
 			must = found + n
 		}
-		if !s.cache.fits(&j.sequence, hits, must, found+n) {
+		if !s.cache.fits(&j.sequence, hits, hits+loaded, must, found+n) {
 			break
 		}
-		s.cache.adopt(&j.sequence, hits)
+		s.cache.adopt(&j.sequence, hits, hits+loaded)
+		if j.Report {
+			s.cache.again(&j.sequence, hits)
+		}
 		s.cache.load(&j.sequence, hits, loaded)
 		if !s.cache.room(&j.sequence, found+n) {
 			panic("a share of a prompt that fits does not fit")
@@ -167,10 +170,14 @@ func (s *scheduler) settle(next func(*job) Output) []delivery {
 		if j.computed < len(j.tokens) {
 			continue
 		}
+		first := j.computed == j.target
 		o := next(j)
 		out = append(out, delivery{j, o})
-		if o.Finish != "" {
+		switch {
+		case o.Finish != "":
 			s.leave(j)
+		case first && s.limits.lateName:
+			s.cache.asked(&j.sequence)
 		}
 	}
 	clear(s.pass.jobs)
@@ -189,6 +196,7 @@ type delivery struct {
 func (s *scheduler) leave(j *job) {
 	if s.limits.lateName && len(j.blocks) > 0 {
 		s.cache.cover(&j.sequence, j.computed)
+		s.cache.asked(&j.sequence)
 	}
 	s.cache.end(&j.sequence)
 	j.over = true

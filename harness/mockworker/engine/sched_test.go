@@ -5,7 +5,9 @@ package engine
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -45,20 +47,31 @@ type pair struct {
 	past  [][]uint32               // what was asked and answered
 	names map[kv.EngineHash]string // what a hash stands for
 	hash  map[string]kv.EngineHash // and back
-	held  map[kv.EngineHash]int    // copies, as events tell
+	held  map[refPlace]int         // copies, as events tell
+	room  int                      // tokens that a request can have
 	total struct{ requests, cleared int }
 }
 
-// newPair makes a pair of a random config.
+// refPlace is where a block can be.
+type refPlace struct {
+	name  string
+	tier  string
+	group int
+}
+
+// newPair makes a pair of a random config. Half of them have nothing but the pool.
 func newPair(t testing.TB, engine string, from choices) *pair {
 	t.Helper()
 	p := &pair{
 		t: t, from: from, asked: map[string]*refRequest{}, outs: map[string]<-chan Output{},
-		names: map[kv.EngineHash]string{}, hash: map[string]kv.EngineHash{}, held: map[kv.EngineHash]int{},
+		names: map[kv.EngineHash]string{}, hash: map[string]kv.EngineHash{}, held: map[refPlace]int{},
 		cfg: Config{
 			Engine: engine, Hash: "xxhash_cbor", BlockSize: 1 + from.IntN(5), Blocks: 6 + from.IntN(40), Budget: 1 + from.IntN(50),
 			MaxRunning: 1 + from.IntN(12), AdmitByChunk: from.IntN(3) == 0,
 		},
+	}
+	if from.IntN(2) == 0 {
+		p.more()
 	}
 	var err error
 	if p.model, err = NewModel(p.cfg); err != nil {
@@ -66,13 +79,52 @@ func newPair(t testing.TB, engine string, from choices) *pair {
 	}
 	p.cfg = *p.model.rank.cfg
 	p.ref = newReference(&p.cfg)
+	for p.room < p.cfg.Blocks*p.cfg.BlockSize && p.cfg.needs(p.room+1) <= p.cfg.Blocks {
+		p.room++
+	}
 	return p
+}
+
+// more adds what a cache can have beyond its pool.
+func (p *pair) more() {
+	c, n := &p.cfg, p.from.IntN
+	if n(2) == 0 {
+		c.HostBlocks = 1 + n(90)
+	}
+	if c.Engine == SGLang {
+		c.Bigram = n(2) == 0
+		if c.HostBlocks > 0 {
+			c.HostPolicy = []string{WriteThrough, WriteSelected, WriteBack}[n(3)]
+		}
+		return
+	}
+	c.Offload = []string{OffloadPlaceholder, OffloadDescribed, OffloadSimple}[n(3)]
+	c.Lookahead = max(n(7)-3, 0)
+	if n(3) == 0 {
+		c.DiskBlocks, c.DiskRemote = 1+n(70), n(2) == 0
+	}
+	for range max(n(5)-1, 0) {
+		c.Windows = append(c.Windows, 2+n(4*c.BlockSize))
+	}
+	if len(c.Windows) > 0 {
+		c.WindowOnly = n(4) == 0
+		c.Retention = []int{0, -1, c.BlockSize * (1 + n(6))}[n(3)]
+		c.Blocks += n(30) * len(c.Windows)
+	} else if c.Offload != OffloadPlaceholder && n(2) == 0 && c.HostBlocks+c.DiskBlocks > 0 {
+		c.Chunk = 1 + n(4)
+		if c.HostBlocks > 0 {
+			c.HostBlocks += c.Chunk
+		}
+		if c.DiskBlocks > 0 {
+			c.DiskBlocks += c.Chunk
+		}
+	}
 }
 
 // ask puts one more request to both.
 func (p *pair) ask() {
 	p.t.Helper()
-	room := p.cfg.Blocks * p.cfg.BlockSize
+	room := p.room
 	prefix := []uint32{}
 	if n := len(p.past); n > 0 && p.from.IntN(3) > 0 {
 		prefix = p.past[n-1-p.from.IntN(min(n, 6))]
@@ -141,7 +193,7 @@ func (p *pair) step() {
 	if !ok {
 		p.model.rank.idle()
 		if p.cfg.Engine == SGLang {
-			p.compareEvents(p.model.sink.take())
+			p.publish()
 		}
 		p.compareState()
 		return
@@ -157,15 +209,24 @@ func (p *pair) step() {
 			p.t.Fatalf("request %s: %+v, the reference: token %d of %d, %d cached, ended %v", q.id, o, n, len(q.answer), q.hit, q.gone)
 		}
 	}
-	p.compareEvents(p.model.sink.take())
+	p.publish()
 	p.compareState()
+}
+
+// publish has the reference publish, and holds both's events against each other.
+func (p *pair) publish() {
+	p.t.Helper()
+	p.ref.publish()
+	p.ref.offload()
+	p.ref.publish()
+	p.compareEvents(p.model.sink.take())
 }
 
 // compareEvents holds a pass's events against the reference's.
 func (p *pair) compareEvents(events []kv.Event) {
 	p.t.Helper()
-	want := p.ref.events
-	p.ref.events = nil
+	want := p.ref.told
+	p.ref.told, p.ref.fence = nil, 0
 	if len(events) != len(want) {
 		p.t.Fatalf("%d events, the reference has %d: %+v, want %+v", len(events), len(want), events, want)
 	}
@@ -184,11 +245,22 @@ func (p *pair) compareEvent(got *kv.Event, want *refEvent) {
 		p.total.cleared++
 		return
 	}
-	if want.removed != (got.Kind == kv.KindRemoved) || len(got.Hashes) != len(want.names) || got.HasParent != (want.parent != "") {
-		p.t.Fatalf("event %+v, the reference's %+v", got, want)
+	tokens := want.tokens
+	hasParent := want.parent != ""
+	if want.bare {
+		tokens, hasParent = nil, false
+		want.ahead, want.second = nil, nil
 	}
-	if got.HasParent && got.Parent != p.hash[want.parent] || !slices.Equal(got.Tokens, want.tokens) {
+	at := placeOf(got, 0)
+	switch {
+	case want.removed != (got.Kind == kv.KindRemoved), len(got.Hashes) != len(want.names), got.HasParent != hasParent,
+		at.tier != want.tier, at.group != want.group:
+		p.t.Fatalf("event %+v, the reference's %+v", got, want)
+	case got.HasParent && p.hash[want.parent] != 0 && got.Parent != p.hash[want.parent], !slices.Equal(got.Tokens, tokens), !slices.Equal(got.Second, want.second),
+		!slices.EqualFunc(got.Lookahead, want.ahead, slices.Equal[[]uint32]):
 		p.t.Fatalf("event %+v, the reference's %+v, whose parent is %d", got, want, p.hash[want.parent])
+	case !want.removed && !want.bare && got.BlockSize != p.cfg.BlockSize, (got.Locality == kv.LocalityRemote) != (want.tier == TierRemote):
+		p.t.Fatalf("event %+v, the reference's %+v", got, want)
 	}
 	for i, h := range got.Hashes {
 		name := want.names[i]
@@ -196,10 +268,14 @@ func (p *pair) compareEvent(got *kv.Event, want *refEvent) {
 			p.t.Fatalf("hash %d for %q, it was %d before", h, name, known)
 		}
 		p.hash[name], p.names[h] = h, name
+		at := refPlace{name, want.tier, want.group}
 		if want.removed {
-			p.held[h]--
+			p.held[at]--
 		} else {
-			p.held[h]++
+			p.held[at]++
+		}
+		if p.held[at] == 0 {
+			delete(p.held, at)
 		}
 	}
 }
@@ -231,19 +307,17 @@ func (p *pair) compareState() {
 	if len(s.cache.events) > 0 {
 		return // the content is ahead of what was told
 	}
-	content := s.cache.content()
-	cached := 0
-	for _, there := range p.ref.copies {
-		if len(there) > 0 {
-			cached++
-		}
+	want := p.ref.content()
+	if !maps.Equal(want, p.held) {
+		p.t.Fatalf("the events tell of %d blocks, the reference has %d: %v, want %v", len(p.held), len(want), p.held, want)
 	}
-	if len(content) != cached {
-		p.t.Fatalf("%d blocks cached, the reference %d", len(content), cached)
+	content := s.cache.content()
+	if len(content) != len(want) {
+		p.t.Fatalf("%d blocks cached, the reference %d", len(content), len(want))
 	}
 	for _, b := range content {
-		if want := len(p.ref.copies[p.names[b.Engine]]); b.Copies != want || p.held[b.Engine] != want {
-			p.t.Fatalf("block %d: %d copies, the events tell %d, the reference %d", b.Engine, b.Copies, p.held[b.Engine], want)
+		if n := want[refPlace{p.names[b.Engine], b.Tier, b.Group}]; b.Copies != n {
+			p.t.Fatalf("block %d: %d copies, the reference %d", b.Engine, b.Copies, n)
 		}
 	}
 }
@@ -291,34 +365,86 @@ func TestSchedulerAgainstReference(t *testing.T) {
 	const each = 60
 	for _, engine := range []string{VLLM, SGLang} {
 		t.Run(engine, func(t *testing.T) {
-			var requests, shares, preempted, evicted, shared, twins, cleared, hits int
-			for seed := range uint64(longtest.N(20, 1_000)) {
+			var s, least sight
+			for seed := range uint64(longtest.N(40, 1_000)) {
 				p := newPair(t, engine, rand.New(rand.NewPCG(seed, 11)))
 				p.run(each)
-				requests += p.total.requests
-				cleared += p.total.cleared
-				shares, preempted, evicted = shares+p.ref.shares, preempted+p.ref.preempted, evicted+p.ref.evicted
-				shared, twins = shared+p.ref.shared, twins+p.ref.twins
-				for _, q := range p.asked {
-					if q.hit > 0 {
-						hits++
-					}
-				}
+				s.add(p)
 			}
-			t.Logf("%d requests: %d with a hit, %d shares of prompts, %d preemptions, %d evictions, %d blocks shared, %d equal ones, %d clears",
-				requests, hits, shares, preempted, evicted, shared, twins, cleared)
-			if requests < 1_000 || hits < 200 || shares < 200 || preempted < 50 || evicted < 1_000 || shared < 200 || twins < 20 || cleared < 5 {
-				t.Error("the run shows little")
+			t.Logf("%+v", s)
+			least = sight{
+				requests: 2_000, hits: 400, shares: 200, preempted: 50, evicted: 1_000, shared: 200, twins: 20, cleared: 5,
+				loaded: 100, lowered: 500, dropped: 100, ahead: 100, policies: 3, both: 100,
+			}
+			if engine == VLLM {
+				least.slid, least.windowOnly, least.chunked, least.policies = 200, 60, 60, 1
+			}
+			if !s.atLeast(&least) {
+				t.Errorf("the run shows little: want at least %+v", least)
 			}
 		})
 	}
 }
 
+// sight is what runs showed.
+type sight struct {
+	requests, hits, shares, preempted, evicted, shared, twins, cleared int
+	slid, loaded, lowered, dropped                                     int // blocks
+	ahead, windowOnly, chunked, both                                   int // requests of such configs; both: windows and a lower tier, or pairs and one
+	policies                                                           int
+	seen                                                               map[string]bool
+}
+
+func (s *sight) add(p *pair) {
+	r, c, n := p.ref, &p.cfg, p.total.requests
+	s.requests += n
+	s.cleared += p.total.cleared
+	s.shares, s.preempted, s.evicted = s.shares+r.shares, s.preempted+r.preempted, s.evicted+r.evicted
+	s.shared, s.twins, s.slid = s.shared+r.shared, s.twins+r.twins, s.slid+r.slid
+	s.loaded, s.lowered, s.dropped = s.loaded+r.loaded, s.lowered+r.lowered, s.dropped+r.dropped
+	for _, q := range p.asked {
+		if q.hit > 0 {
+			s.hits++
+		}
+	}
+	for _, is := range []struct {
+		what bool
+		n    *int
+	}{
+		{r.ahead > 0, &s.ahead},
+		{c.WindowOnly, &s.windowOnly},
+		{c.Chunk > 1, &s.chunked},
+		{len(r.tiers) > 0 && (len(c.Windows) > 0 || c.Bigram), &s.both},
+	} {
+		if is.what {
+			*is.n += n
+		}
+	}
+	if s.seen == nil {
+		s.seen = map[string]bool{}
+	}
+	if len(r.tiers) > 0 && r.lowered > 0 {
+		s.seen[c.HostPolicy] = true
+	}
+	s.policies = len(s.seen)
+}
+
+// atLeast reports whether nothing is less than least says.
+func (s *sight) atLeast(least *sight) bool {
+	got, want := reflect.ValueOf(*s), reflect.ValueOf(*least)
+	for i := range got.NumField() {
+		if f := got.Field(i); f.Kind() == reflect.Int && f.Int() < want.Field(i).Int() {
+			return false
+		}
+	}
+	return true
+}
+
 // FuzzScheduler is TestSchedulerAgainstReference with a fuzzer's choices.
 func FuzzScheduler(f *testing.F) {
-	for seed := range uint64(8) {
+	for seed := range uint64(48) {
 		rng := rand.New(rand.NewPCG(seed, 13))
-		b := make([]byte, 400)
+		b := make([]byte, 1_200)
 		for i := range b {
 			b[i] = byte(rng.Uint32())
 		}

@@ -17,7 +17,14 @@ type Shape struct {
 	BlockSize     int           `json:"block_size"`  // tokens
 	Blocks        int           `json:"blocks"`      // of a rank
 	HostBlocks    int           `json:"host_blocks"` // of a rank's second tier
+	HostPolicy    string        `json:"host_policy,omitempty"`
+	DiskBlocks    int           `json:"disk_blocks,omitempty"` // of its third
+	Offload       string        `json:"offload,omitempty"`
+	Chunk         int           `json:"offload_chunk,omitempty"`
 	Windows       []int         `json:"windows,omitempty"`
+	WindowOnly    bool          `json:"window_only,omitempty"`
+	Lookahead     int           `json:"lookahead,omitempty"`
+	Bigram        bool          `json:"bigram,omitempty"`
 	Retention     int           `json:"retention"`
 	MaxRunning    int           `json:"max_running"` // requests of a rank
 	Budget        int           `json:"budget"`      // tokens of a pass
@@ -33,6 +40,7 @@ func (e *Engine) Shape() Shape {
 	c := &e.cfg
 	return Shape{
 		Engine: c.Engine, Version: c.Version, Ranks: c.Ranks, BlockSize: c.BlockSize, Blocks: c.Blocks, HostBlocks: c.HostBlocks, Windows: c.Windows, Retention: c.Retention,
+		HostPolicy: c.HostPolicy, DiskBlocks: c.DiskBlocks, Offload: c.Offload, Chunk: c.Chunk, WindowOnly: c.WindowOnly, Lookahead: c.Lookahead, Bigram: c.Bigram,
 		MaxRunning: c.MaxRunning, Budget: c.Budget, ContextLength: c.ContextLength, AdmitByChunk: c.AdmitByChunk, PassTime: c.PassTime, Timing: c.Timing, Speed: c.Speed,
 	}
 }
@@ -42,6 +50,7 @@ func (e *Engine) Shape() Shape {
 func (s *Shape) Config() Config {
 	return Config{
 		Engine: s.Engine, Version: s.Version, BlockSize: s.BlockSize, Blocks: s.Blocks, HostBlocks: s.HostBlocks, Windows: s.Windows, Retention: s.Retention,
+		HostPolicy: s.HostPolicy, DiskBlocks: s.DiskBlocks, Offload: s.Offload, Chunk: s.Chunk, WindowOnly: s.WindowOnly, Lookahead: s.Lookahead, Bigram: s.Bigram,
 		MaxRunning: s.MaxRunning, Budget: s.Budget, ContextLength: s.ContextLength, AdmitByChunk: s.AdmitByChunk, PassTime: s.PassTime, Timing: s.Timing, Speed: s.Speed,
 		Hash: modelHash, Quiet: true,
 	}

@@ -4,11 +4,7 @@
 
 package engine
 
-import (
-	"slices"
-
-	"kindex/internal/kv"
-)
+import "slices"
 
 // windowGroup is a group of layers that attend to a window of tokens only. Its blocks
 // come from the same pool as the main group's, have the same hashes, and are given
@@ -86,14 +82,14 @@ func (c *Cache) cachedAlike(g int, d digest) bool {
 }
 
 // windowPrice is what [Cache.price] adds for the window groups.
-func (c *Cache) windowPrice(s *sequence, hits, n int, capped bool) int {
+func (c *Cache) windowPrice(s *sequence, hits, found, n int, capped bool) int {
 	p := 0
 	for g := range c.windows {
 		must := c.span(n)
 		if capped {
 			must = min(must, c.span(c.windows[g].window-1+c.inFlight)+1)
 		}
-		skipped := c.skipped(g, hits*c.size)
+		skipped := c.skipped(g, found*c.size)
 		p += max(must-max(skipped, hits), 0)
 		for _, d := range s.names[min(skipped, hits):hits] {
 			if i, ok := c.pool.find(inGroup(d, g, c.main())); ok && c.pool.blocks[i].refs == 0 {
@@ -106,13 +102,15 @@ func (c *Cache) windowPrice(s *sequence, hits, n int, capped bool) int {
 
 // adoptWindows is [Cache.adopt] of the window groups. What the main group has and a
 // window group had lost is noted, so that it is kept this time.
-func (c *Cache) adoptWindows(s *sequence, hits int) {
+func (c *Cache) adoptWindows(s *sequence, hits, found int) {
 	if len(c.windows) == 0 {
 		return
 	}
 	s.shared = 0
-	if held := c.held(s.names[:c.usable(len(s.names), len(s.tokens))]); held > hits {
-		s.shared = held * c.size
+	if !c.windowOnly {
+		if held := c.held(s.names[:c.usable(len(s.names), len(s.tokens))]); held > found {
+			s.shared = held * c.size
+		}
 	}
 	s.windows = make([]part, len(c.windows))
 	for g := range c.windows {
@@ -120,7 +118,7 @@ func (c *Cache) adoptWindows(s *sequence, hits int) {
 		w.named = hits
 		for b, d := range s.names[:hits] {
 			i := int32(none)
-			if b >= c.skipped(g, hits*c.size) {
+			if b >= c.skipped(g, found*c.size) {
 				i, _ = c.pool.find(inGroup(d, g, c.main()))
 				c.pool.use(i)
 			}
@@ -144,37 +142,22 @@ func (c *Cache) slide(s *sequence) {
 
 // coverWindows is [Cache.cover] of the window groups. The event names all tokens and
 // only those blocks that are kept, if any.
-func (c *Cache) coverWindows(s *sequence, n int) {
-	full := n / c.size
+func (c *Cache) coverWindows(s *sequence, full int) {
 	for g := range s.windows {
 		w := &s.windows[g]
 		if w.named >= full {
 			continue
 		}
-		e := kv.Event{
-			Kind: kv.KindStored, Form: c.hash.form(), BlockSize: c.size, Medium: "GPU", Hashes: []kv.EngineHash{},
-			Tokens: append([]uint32(nil), s.tokens[w.named*c.size:full*c.size]...),
-		}
-		if w.named > 0 {
-			e.Parent, e.HasParent = c.hash.fold(s.names[w.named-1], s.of), true
-		}
-		first := false
-		var kept []digest
+		var kept []int
 		for i := w.named; i < full; i++ {
-			if w.blocks[i] == none || !c.keeps(s, g, i) {
-				continue
+			if w.blocks[i] != none && c.keeps(s, g, i) {
+				c.pool.give(w.blocks[i], inGroup(s.names[i], g, c.main()), g)
+				kept = append(kept, i)
 			}
-			c.pool.give(w.blocks[i], inGroup(s.names[i], g, c.main()), g)
-			e.Hashes = append(e.Hashes, c.tell(s, i).engine)
-			kept = append(kept, s.names[i])
-			first = first || i == 0
 		}
-		c.hash.annotate(&e, first, s.of)
-		e.HasExtra = e.HasExtra && len(e.Hashes) > 0
-		e.Group, e.Spec, e.SpecName, e.Window, e.HasWindow = g, kv.SpecWindow, "sliding_window", c.windows[g].window, true
-		e.SessionID = s.session
-		c.hash.spell(&e, kept, above(s.names, w.named))
-		c.events = append(c.events, e)
+		e := c.storing(s, g, w.named, full, kept)
+		c.emit(&e)
+		c.due(s, g, kept, &e)
 		w.named = full
 	}
 }
@@ -200,36 +183,6 @@ func (c *Cache) keeps(s *sequence, g, i int) bool {
 		}
 	}
 	return false
-}
-
-// tell returns what is told of s's block i, which may be told of for the first time.
-func (c *Cache) tell(s *sequence, i int) *entry {
-	if r := c.told[s.names[i]]; r != nil {
-		return r
-	}
-	seed := s.of.seed()
-	place := Root(seed)
-	var parent *kv.EngineHash
-	first := 0
-	for k := i - 1; k >= 0; k-- {
-		if r := c.told[s.names[k]]; r != nil {
-			first, place = k+1, r.position
-			break
-		}
-	}
-	tokens := s.tokens[i*c.size : (i+1)*c.size : (i+1)*c.size]
-	var content kv.ContentHash
-	for k := first; k <= i; k++ {
-		content = kv.HashBlock(seed, s.tokens[k*c.size:(k+1)*c.size], nil)
-		place = place.Below(content)
-	}
-	if i > 0 {
-		parent = new(kv.EngineHash)
-		*parent = c.hash.fold(s.names[i-1], s.of)
-	}
-	r := &entry{engine: c.hash.fold(s.names[i], s.of), parent: parent, content: content, position: place, tokens: append([]uint32(nil), tokens...)}
-	c.told[s.names[i]] = r
-	return r
 }
 
 // endWindows is [Cache.end] of the window groups.
