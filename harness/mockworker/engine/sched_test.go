@@ -73,6 +73,9 @@ func newPair(t testing.TB, engine string, from choices) *pair {
 	if from.IntN(2) == 0 {
 		p.more()
 	}
+	for p.cfg.needs(2) > p.cfg.Blocks {
+		p.cfg.Blocks++ // a token and its answer fit
+	}
 	var err error
 	if p.model, err = NewModel(p.cfg); err != nil {
 		t.Fatal(err)
