@@ -115,6 +115,8 @@ type arena struct {
 	pages
 
 	touched uint64 // lines of pieces that were handed out and have memory
+	// tight refuses whatever wants memory, as if none were left.
+	tight bool
 	// outside is memory outside the arena that counts against the bound, in lines:
 	// the dictionary's. edgeLines is the edge table's.
 	outside   uint64
@@ -142,12 +144,15 @@ func (a *arena) bound() uint64 { return uint64(a.soft) + uint64(a.over) }
 
 // room returns how many lines stores may still take.
 func (a *arena) room() uint64 {
-	taken := a.touched + a.outside + a.edgeLines
-	if taken >= uint64(a.soft) {
+	counted := a.counted()
+	if a.tight || counted >= uint64(a.soft) {
 		return 0
 	}
-	return uint64(a.soft) - taken
+	return uint64(a.soft) - counted
 }
+
+// counted returns how many lines count against the bound.
+func (a *arena) counted() uint64 { return a.touched + a.outside + a.edgeLines }
 
 // slack reports whether there is room for what coverage of blocks already there
 // may want: half of what lies past the bound for removals.

@@ -174,6 +174,12 @@ func (c *chainCore) namespace(p pos) kv.Namespace {
 // asking for ahead: the kernels of longer events overlap their own.
 const expectMost = 16
 
+func (c *chainCore) tighten(on bool) { c.arena.tight = on }
+
+func (c *chainCore) taken() (used, bound uint64) {
+	return c.arena.counted() * lineBytes, uint64(c.arena.soft) * lineBytes
+}
+
 // expect asks for the lines that a short event will change: most events are one
 // decoded block, whose one line would else be waited for in the end.
 func (c *chainCore) expect(engines []kv.EngineHash) {

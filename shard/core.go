@@ -39,6 +39,12 @@ type core interface {
 	// close clears s for good.
 	close(s slot)
 
+	// tighten says whether stores and adoptions that want memory are refused from
+	// now on as if there were none left.
+	tighten(on bool)
+	// taken returns the bytes that count against the bound, and the bound; 0 where
+	// there is none. Cost: none worth naming.
+	taken() (used, bound uint64)
 	// expect says that a store or removal of engines is about to come. It changes
 	// nothing.
 	expect(engines []kv.EngineHash)

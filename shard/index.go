@@ -64,6 +64,11 @@ type Store struct {
 	// Blocks is what Contents were made of, kept so that they can be hashed
 	// again under the parent's namespace. Empty: Contents are taken as they are.
 	Blocks kv.Blocks
+
+	// Tight refuses the store with ErrArenaFull, as if the index were full, unless
+	// it wants next to no memory: no new block, and nothing that waits. An index
+	// that has no bound of memory stores it all the same.
+	Tight bool
 }
 
 // placeholder reports whether st only names blocks told before.
@@ -118,6 +123,14 @@ type Stats struct {
 	Blocks      uint64 // distinct positions
 	Runs        uint64 // 0 where the index has no runs
 	Bytes       [NumPurposes]uint64
+}
+
+// Sized is an Index that knows at any time how much of its memory is taken.
+type Sized interface {
+	// Memory returns the bytes that count against the bound, and the bound.
+	//
+	// Concurrency: a writer's call. Cost: a few additions.
+	Memory() (used, bound uint64)
 }
 
 // Copy is one engine hash by which a holder holds a position.

@@ -33,6 +33,9 @@ type positionalCore struct {
 	slots       []*posSlot
 	heldEntries uint64 // entries that some slot holds
 	walkGen     uint32 // of posEntry.seen
+
+	bound uint64 // bytes, as taken reckons them; 0: none
+	tight bool
 }
 
 // posEntry is one position, or the root of one namespace's tree (which nobody
@@ -63,10 +66,11 @@ type posSlot struct {
 
 var _ core = (*positionalCore)(nil)
 
-// newPositionalCore returns an empty positional core. It lives on the Go heap,
-// so that Options.ArenaBytes does not bound it.
-func newPositionalCore(Options) *positionalCore {
+// newPositionalCore returns an empty positional core. It lives on the Go heap, so
+// that Options.ArenaBytes bounds it by what taken reckons.
+func newPositionalCore(o Options) *positionalCore {
 	return &positionalCore{
+		bound:   o.ArenaBytes,
 		entries: make([]posEntry, 1),
 		edges:   make(map[posEdge]uint32),
 		roots:   make(map[kv.Namespace]uint32),
@@ -91,13 +95,24 @@ func (c *positionalCore) close(s slot) {
 
 func (c *positionalCore) expect([]kv.EngineHash) {}
 
+func (c *positionalCore) tighten(on bool) { c.tight = on }
+
+// taken is reckoned from counts alone: entries, edges, and what the slots that
+// hold them keep, as of a fleet whose holders share little.
+func (c *positionalCore) taken() (used, bound uint64) {
+	perEntry := uint64(entryBytes + mapBytes(1024, edgeBytes+4)/1024 + mapBytes(1024, 12)/1024)
+	return uint64(len(c.entries)-len(c.free)) * perEntry, c.bound
+}
+
 func (c *positionalCore) find(s slot, e kv.EngineHash) pos { return pos(c.slots[s].by[e]) }
 
 func (c *positionalCore) namespace(p pos) kv.Namespace { return c.entries[p].ns }
 
 func (c *positionalCore) store(s slot, ns kv.Namespace, at pos, engines []kv.EngineHash, contents []kv.ContentHash, held []uint64, moved []kv.EngineHash) ([]kv.EngineHash, error) {
-	if uint64(len(c.entries))+uint64(len(engines))+1 > maxPositions {
-		return c.refuse(s, engines, moved), ErrArenaFull
+	if c.refuses() || uint64(len(c.entries))+uint64(len(engines))+1 > maxPositions {
+		if there := c.follow(ns, at, contents); len(there) < len(contents) {
+			return c.refuse(s, engines, there, moved), ErrArenaFull
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,17 +135,40 @@ func (c *positionalCore) store(s slot, ns kv.Namespace, at pos, engines []kv.Eng
 	return moved, nil
 }
 
-// refuse ends what s holds by engines, whose store is refused: any of it may be
-// elsewhere now.
-func (c *positionalCore) refuse(s slot, engines, moved []kv.EngineHash) []kv.EngineHash {
-	var held []kv.EngineHash
-	for _, e := range engines {
-		if c.find(s, e) != 0 {
-			held = append(held, e)
+// refuses reports whether nothing new is taken: what is full stays as it is.
+func (c *positionalCore) refuses() bool {
+	used, bound := c.taken()
+	return c.tight || bound > 0 && used >= bound
+}
+
+// follow returns the entries that are there of the chain of contents below at, or
+// at ns's root.
+func (c *positionalCore) follow(ns kv.Namespace, at pos, contents []kv.ContentHash) []uint32 {
+	cur := uint32(at)
+	if at == 0 {
+		cur = c.roots[ns]
+	}
+	var there []uint32
+	for _, content := range contents {
+		if cur = c.edges[posEdge{cur, content}]; cur == 0 {
+			break
+		}
+		there = append(there, cur)
+	}
+	return there
+}
+
+// refuse ends what s holds by engines elsewhere than at the entries there, where
+// their store, which is refused, would have put them.
+func (c *positionalCore) refuse(s slot, engines []kv.EngineHash, there []uint32, moved []kv.EngineHash) []kv.EngineHash {
+	var gone []kv.EngineHash
+	for i, e := range engines {
+		if was := uint32(c.find(s, e)); was != 0 && (i >= len(there) || there[i] != was) {
+			gone = append(gone, e)
 		}
 	}
-	c.remove(s, held, nil)
-	return append(moved, held...)
+	c.remove(s, gone, nil)
+	return append(moved, gone...)
 }
 
 func (c *positionalCore) adopt(s slot, p pos, e kv.EngineHash) (held, moved bool, err error) {

@@ -15,6 +15,7 @@ var (
 	_ Index   = (*Shard)(nil)
 	_ Batcher = (*Shard)(nil)
 	_ Grouper = (*Shard)(nil)
+	_ Sized   = (*Shard)(nil)
 )
 
 // lookupScratch is what one lookup needs besides the caller's memory. It grows to

@@ -17,10 +17,17 @@ func (s *Shard) Store(id Holder, st *Store) error {
 	if err := st.valid(); err != nil {
 		return err
 	}
+	if st.Tight {
+		s.core.tighten(true)
+		defer s.core.tighten(false)
+	}
 	err := s.store(h, st)
 	s.recount(h)
 	return err
 }
+
+// Memory implements [Sized].
+func (s *Shard) Memory() (used, bound uint64) { return s.core.taken() }
 
 func (s *Shard) store(h *holder, st *Store) error {
 	s.core.expect(st.Engines)
@@ -33,6 +40,10 @@ func (s *Shard) store(h *holder, st *Store) error {
 		return nil
 	}
 	if st.HasParent && (h.any() == 0 || s.core.find(h.any(), st.Parent) == 0) {
+		if st.Tight {
+			s.forgo(h, st.Engines)
+			return ErrArenaFull
+		}
 		h.wait(&s.opts, &orphan{waitsFor: st.Parent, store: st.clone(), bytes: st.bytes()})
 		return nil
 	}
