@@ -44,7 +44,7 @@ type Config struct {
 	MaxHeldBatches  int // live batches that wait behind a gap, each stream
 	MaxHeldBytes    int64
 	MaxFrameBytes   int64 // of one ZMQ frame
-	ArenaBytes      int64 // memory of the index, all shards together; 0: the index's own default for each
+	Memory          int64 // of the index, all shards together, bytes; 0: the index's own default for each
 
 	RelayTLS          bool          // dial relays with TLS
 	RelayCA           string        // file: whose servers are trusted; "": the system's
@@ -133,7 +133,7 @@ func (c *Config) feedLimits() feed.Limits {
 
 // shardOptions returns the options of each of so many shards.
 func (c *Config) shardOptions(shards int) shard.Options {
-	arena := uint64(c.ArenaBytes)
+	arena := uint64(c.Memory)
 	if arena > 0 {
 		arena = max(arena/uint64(shards), 1) // 0 would be the default
 	}
@@ -216,7 +216,7 @@ func (c *Config) options() []settings.Option {
 		settings.Count("max-held-batches", "live batches of one stream that may wait behind a gap", &c.MaxHeldBatches, 1, 1<<24),
 		settings.Size("max-held-bytes", "memory of one stream's waiting batches", &c.MaxHeldBytes, 1<<10, maxBytes),
 		settings.Size("max-frame-bytes", "ZMQ frame; a longer one ends the connection", &c.MaxFrameBytes, 1<<10, 1<<31-1),
-		settings.Size("arena-bytes", "memory of the index, all shards together; 0: the index's default for each", &c.ArenaBytes, 0, maxBytes),
+		settings.Size("memory", "bound of the index's memory, all shards together: near it new blocks of the worker with most are refused, then of the next; 0: the index's default for each shard", &c.Memory, 0, maxBytes),
 		settings.Toggle("relay-tls", "dial relays with TLS; relay-ca and relay-cert imply it", &c.RelayTLS),
 		settings.Text("relay-ca", "file of the authorities that relays' certificates come from (PEM); none: the system's", &c.RelayCA, nil),
 		settings.Text("relay-cert", "file of the certificate that relays are shown (PEM)", &c.RelayCert, nil),

@@ -22,6 +22,9 @@ var (
 	descShardBlocks      = desc("shard_blocks", "Distinct blocks held by any holder of the shard.", shardLabels...)
 	descShardBytes       = desc("shard_bytes", "The shard's memory by purpose.", "shard", "node", "purpose")
 	descShardApply       = desc("shard_apply_seconds", "Time that one message's operations take in the shard, which nobody else writes meanwhile.", shardLabels...)
+	descMemoryUsed       = desc("memory_used_bytes", "Memory of the shard that counts against its bound.", shardLabels...)
+	descMemoryBound      = desc("memory_bound_bytes", "The bound of the shard's memory.", shardLabels...)
+	descMemoryRefused    = desc("memory_refused_workers", "Workers whose new blocks are refused because the shard nears its bound.", shardLabels...)
 	descPlacedBytes      = desc("memory_placed_bytes", "Memory whose place was asked for, by where, and by how the kernel was told.", "wanted", "policy")
 	descRemote           = desc("memory_remote_ratio", "Share of sampled pages, 0 to 1, that lie elsewhere than asked for.", "wanted")
 	descShardWaits       = desc("shard_turn_waits_total", "Writers and walkers, lanes apart, that found another one writing the shard and waited.", shardLabels...)
@@ -70,7 +73,7 @@ var laneMetrics = [...]struct {
 func describeShards(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descShardHolders, descShardMemberships, descShardBlocks, descShardBytes, descShardApply, descShardWaits,
-		descPlacedBytes, descRemote,
+		descPlacedBytes, descRemote, descMemoryUsed, descMemoryBound, descMemoryRefused,
 	} {
 		ch <- d
 	}
@@ -100,6 +103,11 @@ func (c *collector) shards(ch chan<- prometheus.Metric) {
 		ch <- gauge(descShardBlocks, float64(st.Blocks), id, node)
 		ch <- c.h.met.shardApply[i].metric(descShardApply, id, node)
 		ch <- counter(descShardWaits, c.h.pool.Turn(i).Waits(), id, node)
+		if b := c.h.idx.budgets[i]; b != nil {
+			ch <- gauge(descMemoryUsed, float64(b.used.Load()), id, node)
+			ch <- gauge(descMemoryBound, float64(b.bound), id, node)
+			ch <- gauge(descMemoryRefused, float64(b.refused.Load()), id, node)
+		}
 		if byNode[node] == nil {
 			byNode[node] = new([shard.NumPurposes]uint64)
 		}

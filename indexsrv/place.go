@@ -59,8 +59,8 @@ func (c *Config) place(t *numa.Topology, procs int) ([]nodePlan, error) {
 		return nil, err
 	}
 	shards := len(nodes) * c.ShardsPerNode
-	if b, n := c.ArenaBytes, int64(shards); b != 0 && (b < n*minArenaBytes || b > n*shard.MaxArenaBytes) {
-		return nil, fmt.Errorf("arena-bytes: %d for %d shards: must be 0 or %d to %d bytes a shard", b, shards, minArenaBytes, int64(shard.MaxArenaBytes))
+	if b, n := c.Memory, int64(shards); b != 0 && (b < n*minArenaBytes || b > n*shard.MaxArenaBytes) {
+		return nil, fmt.Errorf("memory: %d for %d shards: must be 0 or %d to %d bytes a shard", b, shards, minArenaBytes, int64(shard.MaxArenaBytes))
 	}
 	plans := make([]nodePlan, len(nodes))
 	most := 1

@@ -271,9 +271,11 @@ func (g *registry) start(w *worker, cfg *StreamConfig) (*rank, error) {
 	log := g.log.With("model_name", w.model.name.model, "instance_id", w.id.text, "dp_rank", cfg.Rank)
 	hooks := g.hooks(h, g.idx.shardOf(h))
 	hooks.Standing = g.changes.note
+	hooks.Charge = g.idx.charge(h, w)
 	s, err := startStream(g.src, *cfg, g.idx, h, hooks, log)
 	if err != nil {
 		_ = g.idx.Drop(h) // known: it was just added
+		g.idx.discharge(h, &hooks.Charge)
 		if errors.Is(err, feed.ErrNoSockets) {
 			return nil, refuse(ErrUnavailable, "endpoint: %v", err)
 		}
@@ -298,6 +300,7 @@ func (g *registry) leave(r *rank) {
 		if err := g.idx.Drop(r.holder); err != nil {
 			g.log.Error("holder not dropped", "instance_id", r.worker.id.text, "dp_rank", r.number, "error", err)
 		}
+		g.idx.discharge(r.holder, &r.stream.sink.charge)
 		g.mu.Lock()
 		delete(g.leaving, r.nameKey())
 		if port := feed.BoundPort(r.cfg.Endpoint); port != 0 {

@@ -242,7 +242,9 @@ func (r *relayed) Hole(h *client.Hole) {
 
 // settle makes known where the stream stands. The lock is held.
 func (r *relayed) settle() {
-	if r.faults.Has(mendable) && r.mending == nil {
+	// What is refused for want of memory would be refused again, and more: asking
+	// for all of it begins with taking away what is there.
+	if r.faults.Has(mendable) && r.mending == nil && !r.sink.charge.tight() {
 		r.mending = time.AfterFunc(r.mend, r.again)
 	}
 	now := r.stands()

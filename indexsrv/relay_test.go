@@ -405,7 +405,7 @@ func TestRelayRefused(t *testing.T) {
 		return nil
 	}})
 	h := relayHost(t, f, "", func(c *Config) {
-		c.KVIndex, c.ArenaBytes, c.ResyncDelay = "chain", 1<<20, 300*time.Millisecond
+		c.KVIndex, c.Memory, c.ResyncDelay = "chain", 1<<20, 300*time.Millisecond
 	})
 	h.relayed("refused", 0, func(l Listener) bool {
 		return l.Status == "degraded" && strings.HasPrefix(l.LastError, "the index refused an event: index arena full") && l.Dropped["arena_full"] > 0

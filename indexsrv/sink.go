@@ -38,6 +38,8 @@ type indexSink struct {
 
 	timestamp                         float64 // the last staged batch's own
 	events, rankMismatches, arenaFull uint64
+	overBudget                        uint64 // events refused because of charge
+	charge                            charge
 	stats                             shard.HolderStats
 }
 
@@ -87,11 +89,13 @@ func (s *indexSink) InTurn(fn func()) {
 // Commit implements [feed.Sink]. The caller has the turn of the shard.
 func (s *indexSink) Commit(f *feed.Faults) {
 	idx, _ := s.idx.of(s.h)
+	tight := s.charge.tight()
 	for i := range s.ops {
 		var err error
 		switch op := &s.ops[i]; op.Kind {
 		case normal.Store:
 			s.setStore(op)
+			s.store.Tight = tight
 			err = idx.Store(s.h, &s.store)
 		case normal.Remove:
 			s.remove = shard.Remove{Tier: op.Tier, Group: op.Group, Engines: op.Engines}
@@ -147,7 +151,12 @@ func (s *indexSink) empty(f *feed.Faults) {
 
 // refused notes that the index did not take an event, which it now lacks.
 func (s *indexSink) refused(err error, f *feed.Faults) {
-	if errors.Is(err, shard.ErrArenaFull) {
+	switch {
+	case errors.Is(err, shard.ErrArenaFull) && s.charge.tight():
+		s.overBudget++
+		f.Raise(feed.FaultRefused, "new blocks are refused: the index nears its bound, and of those it takes this worker has most (memory)")
+		return
+	case errors.Is(err, shard.ErrArenaFull):
 		s.arenaFull++
 	}
 	f.Raise(feed.FaultRefused, "the index refused an event: %v", err)
@@ -164,6 +173,7 @@ func (s *indexSink) refreshStats(idx shard.Index, f *feed.Faults) {
 		f.Raise(feed.FaultOrphans, "%d blocks whose parent did not come were dropped", st.OrphansDropped)
 	}
 	s.stats = st
+	s.charge.settle(st.Memberships)
 }
 
 // status joins what the sink has seen to st.
@@ -185,7 +195,7 @@ func (s *indexSink) status(st feed.Status) StreamStatus {
 // dropped joins the counters of the decoder, the normaliser and the index. The
 // set of reasons is fixed.
 func (s *indexSink) dropped(malformed uint64) map[string]uint64 {
-	m := make(map[string]uint64, len(normal.Reasons)+int(wire.NumReasons)+6)
+	m := make(map[string]uint64, len(normal.Reasons)+int(wire.NumReasons)+7)
 	for r, n := range s.dec.Drops() {
 		m[wire.Reason(r).String()] = n
 	}
@@ -194,6 +204,7 @@ func (s *indexSink) dropped(malformed uint64) map[string]uint64 {
 	}
 	m["malformed"] = malformed
 	m["arena_full"] = s.arenaFull
+	m["over_budget"] = s.overBudget
 	m["remove_unknown"] = s.stats.RemoveUnknown
 	m["store_unknown"] = s.stats.StoreUnknown
 	m["orphan_dropped"] = s.stats.OrphansDropped

@@ -112,6 +112,8 @@ type streamHooks struct {
 	Applied func(time.Duration)
 	// Shard is called with how long one message's operations took in the index.
 	Shard func(time.Duration)
+	// Charge is what the stream's blocks are charged to.
+	Charge charge
 	// Standing is called when the stream's state has changed, with its lock held.
 	Standing func()
 }
@@ -125,6 +127,7 @@ func startStream(src feed.Source, cfg StreamConfig, idx *Writer, h shard.Holder,
 		return nil, fmt.Errorf("block size %d: it must be positive", cfg.BlockSize)
 	}
 	s := &stream{sink: newIndexSink(&cfg, idx, h)}
+	s.sink.charge = hooks.Charge
 	s.state.Store(uint32(feed.StatePending))
 	var err error
 	if s.worker, err = idx.Worker(h); err != nil {

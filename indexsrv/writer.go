@@ -22,6 +22,7 @@ type Writer struct {
 	sharded *shard.Sharded // idx, where it is of several shards
 	turns   []*lanes.Turn  // one for each shard
 	pool    *lanes.Pool    // whose turns they are; nil: nobody's
+	budgets []*budget      // one for each shard; nil: it has no bound
 }
 
 var _ shard.Index = (*Writer)(nil)
@@ -34,10 +35,32 @@ func NewWriter(idx shard.Index) *Writer {
 	if s, ok := idx.(*shard.Sharded); ok {
 		w.sharded, n = s, s.Shards()
 	}
-	for range n {
+	for i := range n {
 		w.turns = append(w.turns, new(lanes.Turn))
+		one := idx
+		if w.sharded != nil {
+			one = w.sharded.Shard(i)
+		}
+		w.budgets = append(w.budgets, newBudget(one))
 	}
 	return w
+}
+
+// charge begins charging the stream of h, which is one of wk's, to the budget of
+// its shard. Nothing of it was applied yet.
+func (w *Writer) charge(h shard.Holder, wk *worker) charge {
+	i := w.shardOf(h)
+	w.turns[i].Take()
+	defer w.turns[i].Give()
+	return w.budgets[i].open(wk)
+}
+
+// discharge ends c, of h's stream, which is over.
+func (w *Writer) discharge(h shard.Holder, c *charge) {
+	turn := w.turns[w.shardOf(h)]
+	turn.Take()
+	defer turn.Give()
+	c.close()
 }
 
 // NewPoolWriter is NewWriter with the turns of p, which has a shard for each of

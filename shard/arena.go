@@ -115,6 +115,7 @@ type arena struct {
 	pages
 
 	touched uint64 // lines of pieces that were handed out and have memory
+	free    uint64 // those of them whose pieces are in no use now
 	// tight refuses whatever wants memory, as if none were left.
 	tight bool
 	// outside is memory outside the arena that counts against the bound, in lines:
@@ -177,6 +178,7 @@ func (a *arena) take(class int) uint32 {
 			k.leastIdle = min(k.leastIdle, k.idle.n)
 		}
 		p.live++
+		a.free -= uint64(pieceLines[class])
 		return line
 	}
 	if k.fresh.n == 0 && !a.nextPage(class) {
@@ -215,6 +217,7 @@ func (a *arena) give(class int, line uint32) {
 	p.free = line
 	k.live--
 	k.free++
+	a.free += uint64(pieceLines[class])
 	if p.live--; p.live == 0 {
 		k.idle.add(id)
 	}

@@ -320,10 +320,33 @@ func (a *arena) discard(class int, id uint32) {
 	k.free -= uint32(p.carved)
 	k.pages--
 	a.touched -= uint64(p.carved) * uint64(size)
+	a.free -= uint64(p.carved) * uint64(size)
 	a.goneLines += uint64(p.lines)
 	p.carved, p.free, p.gone = 0, 0, true
 	k.gone.add(id)
 	a.gap(p.line, p.lines, true)
+}
+
+// reclaim gives idle pages back at once, of any class but two whose free pieces are
+// about to be used, until there is room for so many lines. It is for an arena at its bound: else trim waits to see whether they
+// are wanted again.
+func (a *arena) reclaim(lines uint64, but, and int) {
+	for class := 0; class < numPieces && !a.tight && !a.locked; {
+		if a.room() >= lines {
+			return
+		}
+		k := &a.classes[class]
+		id := k.idle.highest()
+		if id == 0 || class == but || class == and {
+			class++
+			continue
+		}
+		if k.surplus > 0 {
+			k.surplus--
+			a.surplus--
+		}
+		a.discard(class, id)
+	}
 }
 
 // gap counts what was given back of each chunk. One that has all its memory again

@@ -177,7 +177,7 @@ const expectMost = 16
 func (c *chainCore) tighten(on bool) { c.arena.tight = on }
 
 func (c *chainCore) taken() (used, bound uint64) {
-	return c.arena.counted() * lineBytes, uint64(c.arena.soft) * lineBytes
+	return (c.arena.counted() - c.arena.free) * lineBytes, uint64(c.arena.soft) * lineBytes
 }
 
 // expect asks for the lines that a short event will change: most events are one

@@ -162,8 +162,15 @@ func (c *chainCore) reserve(want need, end place, added, n int) error {
 	lines += edgeLines - min(edgeLines, c.arena.edgeLines)
 	entries := uint64(n + want.entries)
 	homes := c.dict.homesFor(c.dict.n + entries)
-	if homes > c.arena.outside {
-		lines += homes - c.arena.outside
+	if lines > c.arena.room() {
+		c.arena.reclaim(lines, numRunClasses-1, last)
+	}
+	if grown := homes - min(homes, c.arena.outside); lines+grown <= c.arena.room() {
+		lines += grown
+	} else if c.dict.holds(entries) {
+		homes = 0 // what memory is left is for blocks
+	} else {
+		return ErrArenaFull
 	}
 	if lines > c.arena.room() || c.runs.full(made+want.rows) || !c.edgesUsable(edgesWant) ||
 		!c.arena.prepare(numRunClasses-1, runs) || !c.arena.prepare(last, lasts) || !c.arena.spare(uint64(len(c.segs))*4+want.lines) {

@@ -53,6 +53,10 @@ const (
 	dictMaxLoad = 45
 	// dictUrgentLoad is where growth stops everything else rather than wait.
 	dictUrgentLoad = 60
+	// dictFullLoad is how full a table gets that there is no memory to grow for.
+	// Chosen: one line in ten is full then, and the one bound that users set is met
+	// by their blocks rather than by a step of the table.
+	dictFullLoad = 70
 	// candidates is the room for positions of one hash that usually suffices.
 	candidates = 16
 )
@@ -77,6 +81,9 @@ func (d *dict) homesFor(n uint64) uint64 {
 	}
 	return max(d.sizes.first, grown, n*10/dictMaxLoad+1, d.goal)
 }
+
+// holds reports whether the table takes n more entries without growing.
+func (d *dict) holds(n uint64) bool { return (d.n+n)*10 <= d.table.Lines*dictFullLoad }
 
 // linesFor returns the lines that n more entries may touch in a table of homes, or of
 // those at hand when it is 0: past the last home some may follow.
