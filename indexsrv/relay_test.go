@@ -384,33 +384,39 @@ func TestRelayNever(t *testing.T) {
 	h.state(0, feed.StateFailed)
 }
 
-// TestRelayRefused: what the index has no room for leaves the stream degraded, and
-// the content is asked for again in a while.
+// TestRelayRefused: what the index has no room for leaves the stream degraded. What
+// was taken stays, and once there is room the content is asked for again.
 func TestRelayRefused(t *testing.T) {
-	var small atomic.Bool
-	f := startRelay(t, &fakeRelay{serve: func(_ int, req *relayv1.SubscribeRequest, send func(...*relayv1.SubscribeResponse)) error {
-		if small.Load() && len(req.GetCursors()) == 0 {
-			send(relaySnapshot(3, relayStore(0, 1, 2, 3))...)
+	evict := make(chan struct{})
+	f := startRelay(t, &fakeRelay{serve: func(n int, req *relayv1.SubscribeRequest, send func(...*relayv1.SubscribeResponse)) error {
+		if n > 0 && len(req.GetCursors()) == 0 {
+			send(relaySnapshot(41, relayStore(0, 1, 2, 3))...)
 			return nil
 		}
-		var many []*relayv1.SubscribeResponse
+		var all []uint64
 		for seq := range uint64(40) {
 			blocks := make([]uint64, 2_000)
 			for i := range blocks {
 				blocks[i] = 1 + seq*2_000 + uint64(i)
 			}
-			many = append(many, relayBatch(0, seq, relayStore(0, blocks...)))
+			all = append(all, blocks...)
+			send(relayBatch(0, seq, relayStore(0, blocks...)))
 		}
-		send(many...)
+		<-evict
+		send(relayBatch(0, 40, &relayv1.Event{Event: &relayv1.Event_Removed{Removed: &relayv1.Removed{Tier: relayv1.Tier_TIER_DEVICE, Engines: all[3:]}}}))
 		return nil
 	}})
 	h := relayHost(t, f, "", func(c *Config) {
 		c.KVIndex, c.Memory, c.ResyncDelay = "chain", 1<<20, 300*time.Millisecond
 	})
-	h.relayed("refused", 0, func(l Listener) bool {
-		return l.Status == "degraded" && strings.HasPrefix(l.LastError, "the index refused an event: index arena full") && l.Dropped["arena_full"] > 0
+	first := h.relayed("refused", 0, func(l Listener) bool {
+		return l.Status == "degraded" && strings.Contains(l.LastError, "this worker has most") && l.Dropped["over_budget"] > 0 &&
+			l.LastSeq != nil && *l.LastSeq == 39
 	})
-	small.Store(true)
+	if first.Memberships < 2_000 || first.Dropped["arena_full"] > 0 {
+		t.Errorf("it is %+v: want what was taken, and nobody refused by a full index", first)
+	}
+	close(evict)
 	h.relayed("less", 0, func(l Listener) bool { return l.Status == "active" && l.Memberships == 3 })
 }
 
