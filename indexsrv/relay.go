@@ -29,6 +29,7 @@ type relayed struct {
 	run      func(feed.Job) // nil: a job runs where it is
 	hooks    streamHooks
 	changed  func(before, now feed.State, why string)
+	tell     func(why string) // what became of the content it began with
 	group    *relayGroup
 
 	gate   sync.Mutex // the client's, but while the stream is frozen; before mu and any lane
@@ -49,21 +50,27 @@ type relayed struct {
 	has     bool
 	last    uint64
 	counts  relayCounts
-	applied time.Time // when the last batch was
+	resume  *Resume        // what the stream began with, until it is known what became of it; nil: nothing
+	start   *client.Cursor // how the client goes on from there; nil: it does not
+	cold    string         // why it did not
+	applied time.Time      // when the last batch was
 
 	job relayJob
 }
 
 // relayCounts are the counters of a relayed stream that are its own.
 type relayCounts struct {
-	batches, lost, resets, snapshots uint64
+	batches, lost, resets, snapshots, resumed uint64
 }
 
 // mendable are the faults that another try may not have. Blocks of another size are
 // of that size again.
 const mendable = feed.FaultOrphans | feed.FaultRefused
 
-var _ client.Handler = (*relayed)(nil)
+var (
+	_ client.Handler       = (*relayed)(nil)
+	_ client.ResumeHandler = (*relayed)(nil)
+)
 
 // relayJob is what one call of the client does to the index. It implements
 // [feed.Job].
@@ -307,6 +314,8 @@ func (r *relayed) status() feed.Status {
 		Lost:       r.counts.lost,
 		Restarts:   seen.Restarts,
 		Duplicates: seen.Duplicates,
+		Resumed:    r.counts.resumed,
+		Cold:       r.cold,
 		LastBatch:  r.applied,
 		LastError:  r.lastError(),
 	}
@@ -322,17 +331,68 @@ func (r *relayed) Between(fn func(feed.Status)) {
 // freeze calls fn while nothing of the rank is applied, as [feed.Stream.Freeze]
 // does. The other ranks of the same client wait, too: they share its goroutine.
 func (r *relayed) freeze(fn func(st feed.Status, at *Resume)) {
-	r.gate.Lock()
+	var cur client.Cursor
+	var has bool
+	// The client is between two messages as the gate is closed: what it knows of the
+	// rank is what the rank was told.
+	begun := r.group.hold(r.rank, func(c client.Cursor, ok bool) {
+		cur, has = c, ok
+		r.gate.Lock()
+	})
+	if !begun {
+		r.gate.Lock()
+	}
 	defer r.gate.Unlock()
 	r.mu.Lock()
-	st, at := r.status(), r.position()
+	st := r.status()
+	at := r.resume // nobody was asked yet
+	if begun {
+		at = r.position(&cur, has)
+	}
 	r.mu.Unlock()
 	fn(st, at)
 }
 
-// position returns where another stream can go on from; nil: nowhere. The lock is
-// held, and the gate.
-func (*relayed) position() *Resume { return nil }
+// position returns where another stream can go on from, by the client's cursor; nil:
+// nowhere. The lock is held, and the gate.
+func (r *relayed) position(cur *client.Cursor, has bool) *Resume {
+	if !has || !r.has || cur.Sequence != r.last {
+		return nil
+	}
+	return &Resume{
+		Position: feed.Position{
+			Epoch: max(r.lives, 1), HasSeq: true, LastSeq: r.last,
+			Faults: r.faults.Set(), Why: r.faults.Why(),
+		},
+		Relay: cur.Append(nil),
+	}
+}
+
+// begins takes up the content that the holder has at at.
+func (r *relayed) begins(at *Resume) error {
+	cur, err := client.ParseCursor(at.Relay)
+	if err != nil {
+		return err
+	}
+	if !at.HasSeq || cur.Sequence != at.LastSeq {
+		return fmt.Errorf("a cursor of batch %d with a content of batch %d", cur.Sequence, at.LastSeq)
+	}
+	r.resume, r.start = at, &cur
+	r.lives, r.has, r.last = max(at.Epoch, 1), true, at.LastSeq
+	r.faults = at.RestoreFaults()
+	return nil
+}
+
+// Resumed implements [client.ResumeHandler].
+func (r *relayed) Resumed(why string) {
+	r.locked(func() {
+		r.resume, r.cold = nil, why
+		if why == "" {
+			r.counts.resumed++
+		}
+		r.tell(why)
+	})
+}
 
 // extra adds to st what only a relayed stream has.
 func (r *relayed) extra(st *StreamStatus) {

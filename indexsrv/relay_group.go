@@ -49,8 +49,14 @@ func (g *relayGroup) join(r *relayed, cfg *StreamConfig) error {
 		TLS:             g.opts.tls,
 		Token:           g.opts.token,
 	}
-	for n := range g.ranks {
+	for n, r := range g.ranks {
 		cc.Ranks = append(cc.Ranks, n)
+		if r.start != nil {
+			if cc.Start == nil {
+				cc.Start = map[uint32]client.Cursor{}
+			}
+			cc.Start[n] = *r.start
+		}
 	}
 	c, err := client.New(cc, func(n uint32) client.Handler { return g.ranks[n] })
 	if err != nil {
@@ -82,6 +88,19 @@ func (g *relayGroup) seen(rank uint32) client.RankStatus {
 		return client.RankStatus{}
 	}
 	return c.Rank(rank)
+}
+
+// hold calls fn with a rank's cursor while the client takes no message; false: there
+// is no client yet.
+func (g *relayGroup) hold(rank uint32, fn func(client.Cursor, bool)) bool {
+	g.mu.Lock()
+	c := g.client
+	g.mu.Unlock()
+	if c == nil {
+		return false
+	}
+	c.Hold(rank, fn)
+	return true
 }
 
 // relayRanks returns how many ranks the relay has; 0: it does not say.

@@ -59,10 +59,8 @@ func (s *indexSink) resume(cfg *StreamConfig, tell func(why string)) {
 	}
 	if cfg.Relay == nil {
 		if err := s.norm.Restore(at.Memory); err != nil {
-			var f feed.Faults
-			s.Forget(feed.ForgetRestart, &f)
 			cfg.Resume = nil
-			tell(err.Error())
+			s.unload(err.Error(), tell)
 			return
 		}
 	}
@@ -71,6 +69,13 @@ func (s *indexSink) resume(cfg *StreamConfig, tell func(why string)) {
 		var f feed.Faults // of this content at.Faults has them
 		s.refreshStats(idx, &f)
 	})
+}
+
+// unload empties the holder: nothing can go on from what it has.
+func (s *indexSink) unload(why string, tell func(string)) {
+	var f feed.Faults // of an empty content there are none
+	s.Forget(feed.ForgetRestart, &f)
+	tell(why)
 }
 
 // tellResumed returns what logs, once, what became of the content that a stream

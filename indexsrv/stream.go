@@ -149,7 +149,7 @@ func startStream(src feed.Source, cfg StreamConfig, idx *Writer, h shard.Holder,
 	tell := tellResumed(log)
 	s.sink.resume(&cfg, tell)
 	if cfg.Relay != nil {
-		err = s.openRelay(&cfg, hooks, changed)
+		err = s.openRelay(&cfg, hooks, changed, tell)
 	} else {
 		fh := feed.Hooks{Applied: hooks.Applied, Committed: hooks.Shard, Changed: changed, Resumed: tell}
 		if s.worker != nil {
@@ -166,12 +166,18 @@ func startStream(src feed.Source, cfg StreamConfig, idx *Writer, h shard.Holder,
 }
 
 // openRelay begins the stream of one rank of a relay.
-func (s *stream) openRelay(cfg *StreamConfig, hooks streamHooks, changed func(before, now feed.State, why string)) error {
+func (s *stream) openRelay(cfg *StreamConfig, hooks streamHooks, changed func(before, now feed.State, why string), tell func(why string)) error {
 	limits := cfg.Limits.WithDefaults()
 	r := &relayed{
 		rank: uint32(cfg.Rank), endpoint: cfg.Endpoint, period: limits.ConnectPeriod, mend: limits.ResyncDelay,
-		sink: s.sink, hooks: hooks, changed: changed, group: cfg.Relay,
+		sink: s.sink, hooks: hooks, changed: changed, tell: tell, group: cfg.Relay,
 		state: feed.StatePending,
+	}
+	if cfg.Resume != nil {
+		if err := r.begins(cfg.Resume); err != nil {
+			r.cold = err.Error()
+			s.sink.unload(r.cold, tell)
+		}
 	}
 	r.waiting = time.AfterFunc(r.period, r.tooLong)
 	if s.worker != nil {

@@ -28,10 +28,15 @@ type Client struct {
 	done chan struct{}
 	kick chan struct{} // again has something
 
-	// The client's goroutine's.
+	// work is held while a message, or the end of a stream, is taken, and by Hold. It
+	// is taken before anything that a handler takes.
+	work sync.Mutex
+
+	// The client's goroutine's, under work.
 	contract Contract
 	dec      ownDecoder
 	fromZero bool // the next subscription of a peers' contract begins at 0
+	toldAll  bool // this one did
 	failures int  // streams and attempts in a row that brought nothing
 	lastWhy  string
 	touched  *rank // by the message in work; nil: none
@@ -71,7 +76,12 @@ func newClient(cfg Config, handle func(rank uint32) Handler) *Client {
 	for _, n := range cfg.Ranks {
 		r := &rank{number: n, h: handle(n), blockSize: cfg.BlockSize, mostBlocks: cfg.MaxSnapshotBlocks}
 		r.load, _ = r.h.(LoadHandler)
+		r.resumes, _ = r.h.(ResumeHandler)
+		r.anew = c.Again
 		r.peer = newPeerRank(&cfg)
+		if cur, ok := cfg.Start[n]; ok {
+			r.begins(cur)
+		}
 		c.ranks[n] = r
 	}
 	return c
@@ -158,7 +168,7 @@ func (c *Client) run(ctx context.Context) {
 	for !ended(ctx) {
 		if conn == nil {
 			var err error
-			if conn, err = c.dial(ctx, func(err error) { c.disconnected(err.Error()) }); err != nil {
+			if conn, err = c.dial(ctx, func(err error) { c.locked(func() { c.disconnected(err.Error()) }) }); err != nil {
 				return // closed
 			}
 			c.st.Connections++
@@ -168,17 +178,22 @@ func (c *Client) run(ctx context.Context) {
 			return
 		}
 		v := judge(err)
-		c.st.Errors++
-		c.follow(&v)
+		c.locked(func() { c.endOf(&v) })
 		if v.redial {
 			drop()
-		}
-		if !v.unimplemented || !v.atOnce || c.st.Connected {
-			c.disconnected(v.why)
 		}
 		if !c.pause(ctx, &v) {
 			return
 		}
+	}
+}
+
+// endOf takes the end of a stream, which means v.
+func (c *Client) endOf(v *verdict) {
+	c.st.Errors++
+	c.follow(v)
+	if !v.unimplemented || !v.atOnce || c.st.Connected {
+		c.disconnected(v.why)
 	}
 }
 
@@ -213,7 +228,7 @@ func (c *Client) follow(v *verdict) {
 			r.st.restarts++
 			r.reset(r.epoch+1, v.why)
 		case v.forget:
-			r.forget()
+			r.refuse(v.why)
 		}
 	}
 }

@@ -53,6 +53,10 @@ type Config struct {
 	// peers' contract needs to be told.
 	StatedNames bool
 
+	// Start is where ranks go on whose handlers hold a content already; the others
+	// begin empty.
+	Start map[uint32]Cursor
+
 	// TLS dials with it; nil: in the clear.
 	TLS *tls.Config
 	// Token returns the bearer token, asked for each subscription; nil: none. It is

@@ -184,6 +184,14 @@ func (r *record) Batch(b *Batch) {
 		r.slow()
 	}
 }
+
+func (r *record) Resumed(why string) {
+	if why == "" {
+		r.add("goes on")
+		return
+	}
+	r.add("cold: %s", why)
+}
 func (r *record) Hole(h *Hole) { r.add("hole %d-%d", h.From, h.To) }
 func (r *record) Load(l *Load) { r.add("load %d", l.GetRunningRequests()) }
 func (r *record) Standing(s Standing) {

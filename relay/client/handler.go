@@ -48,6 +48,14 @@ type LoadHandler interface {
 	Load(l *Load)
 }
 
+// ResumeHandler is a [Handler] that wants to know what became of the content that
+// its rank began with (see [Config].Start).
+type ResumeHandler interface {
+	// Resumed tells, once, that the rank goes on from it, or why it does not: Reset or
+	// Begin follows then.
+	Resumed(why string)
+}
+
 // Batch is one batch of a rank.
 type Batch struct {
 	Epoch     uint64

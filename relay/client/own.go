@@ -102,6 +102,7 @@ func (c *Client) served(resp *relayv1.DescribeResponse) (own *relayv1.Engine) {
 
 // ownRequest returns the subscription that goes on where the ranks are.
 func (c *Client) ownRequest() *relayv1.SubscribeRequest {
+	c.ownStarts()
 	req := &relayv1.SubscribeRequest{Engine: c.cfg.Engine, Ranks: c.present()}
 	for _, n := range req.GetRanks() {
 		r := c.ranks[n]
@@ -212,6 +213,7 @@ func (r *rank) hole(epoch uint64, h *Hole, now time.Time) error {
 		return &gapError{r.seq, h.From}
 	}
 	r.dropVoid("its content comes anew")
+	r.goesOn()
 	r.lost(h.From, h.To, h.Why)
 	r.moved(epoch, h.To, 0)
 	r.content, r.holds, r.heard = true, true, now

@@ -68,11 +68,14 @@ func (p *peerRank) sum(seq uint64) uint64 {
 // another one the publisher began a new life and has overtaken the old numbers,
 // which nothing else would show.
 func (c *Client) peerRequest() *common.SubscribeKvEventsRequest {
+	c.fromZero = c.peerStarts() || c.fromZero
 	req := &common.SubscribeKvEventsRequest{LoadRecordsBeforeFirstBatch: true}
 	for _, r := range c.ranks {
 		r.peer.first = true
 	}
+	c.toldAll = true
 	if r := c.ranks[0]; r != nil && r.has && !c.fromZero {
+		c.toldAll = false
 		req.StartSequenceNumber = r.seq
 		if r.seq > 1 && !r.peer.struck && r.peer.sum(r.seq) != 0 {
 			req.StartSequenceNumber--
@@ -117,6 +120,7 @@ func (c *Client) heartbeat(r *rank, seq uint64, now time.Time) error {
 		return nil
 	case !r.has && seq > 0:
 		r.joinedLate(seq, now)
+	case r.has && r.unproven:
 	case r.has && seq > r.seq:
 		return c.gap(r, seq+1, now)
 	case r.has && seq == r.seq && r.catching && r.content:
@@ -163,6 +167,10 @@ func (c *Client) peerBatch(r *rank, m *common.KvEventBatch, now time.Time) error
 	sum := sumOf(b)
 	first := r.peer.first
 	r.peer.first = false
+	if done, err := c.peerProof(r, seq, sum); done {
+		r.peer.first = first
+		return err
+	}
 	switch {
 	case !r.has:
 		r.dropVoid("its content comes anew")

@@ -16,10 +16,12 @@ import (
 //
 // Concurrency: the client's goroutine.
 type rank struct {
-	number uint32
-	h      Handler
-	load   LoadHandler // nil: nobody wants it
-	absent string      // why the server has no such rank; "": it has, or cannot be asked
+	number  uint32
+	h       Handler
+	load    LoadHandler   // nil: nobody wants it
+	resumes ResumeHandler // the same
+	anew    func(uint32)  // has this rank asked for from the beginning
+	absent  string        // why the server has no such rank; "": it has, or cannot be asked
 
 	blockSize  int // that is wanted, tokens; 0: any
 	mostBlocks int // of a snapshot
@@ -33,6 +35,8 @@ type rank struct {
 	holds, void bool
 
 	snap *snapshot // being received
+
+	resume
 
 	// What keeps the rank from being exact.
 	missing  string // numbers that never came
@@ -133,6 +137,11 @@ func (r *rank) settle(now time.Time) time.Time {
 	}
 	if r.catching {
 		r.catching = false
+		if r.unproven {
+			r.refuse("the server did not tell the content's last batch again")
+			r.anew(r.number)
+			return time.Time{}
+		}
 		if !r.content {
 			r.dropVoid("nothing is there any more")
 		}
@@ -151,6 +160,8 @@ func (r *rank) standing() Standing {
 		return inexact(true, "receiving a snapshot: chunk %d of %d", r.snap.next, r.snap.count)
 	case r.void:
 		return inexact(true, "waiting for the rank's content")
+	case r.unproven:
+		return inexact(true, whyUnproven)
 	case r.mismatch != 0:
 		return inexact(false, "the relay's block size is %d, registered was %d", r.mismatch, r.blockSize)
 	case r.missing != "":
@@ -181,6 +192,9 @@ func (r *rank) tell() {
 	if r.was && (s == r.told || r.snap != nil && !r.told.Exact && r.told.Repairing) {
 		return
 	}
+	if s.Exact {
+		r.goesOn()
+	}
 	r.was, r.told = true, s
 	r.h.Standing(s)
 }
@@ -188,6 +202,7 @@ func (r *rank) tell() {
 // reset takes back all that was told. A life of epoch follows.
 func (r *rank) reset(epoch uint64, why string) {
 	r.clearState()
+	r.beganCold(why)
 	r.epoch = epoch
 	r.catching, r.content = true, false
 	r.was = false // a handler takes a reset for not exact until it is told more
@@ -220,7 +235,7 @@ func (r *rank) forget() {
 		r.reset(r.epoch, "the snapshot did not end")
 	}
 	r.has, r.check = false, 0
-	r.void = r.holds
+	r.void, r.unproven = r.holds, false
 }
 
 // moved moves the cursor behind what was handed on.
@@ -238,6 +253,7 @@ func (r *rank) lost(from, to uint64, why string) {
 // batch hands one batch on and moves the cursor behind it.
 func (r *rank) batch(b *Batch, check uint64, now time.Time) {
 	r.dropVoid("its content comes anew")
+	r.goesOn()
 	r.noteOps(b.Ops)
 	r.moved(b.Epoch, b.Sequence, check)
 	r.content, r.holds, r.heard = true, true, now

@@ -72,6 +72,7 @@ func (r *rank) chunk(c *chunk, now time.Time) error {
 // beginSnapshot takes back all that was told, for s to take its place.
 func (r *rank) beginSnapshot(c *chunk) {
 	r.clearState()
+	r.beganCold("the server told the rank's whole content anew")
 	r.epoch = c.epoch
 	r.holds = true
 	r.snap = &snapshot{

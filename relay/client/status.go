@@ -64,6 +64,7 @@ type RankStatus struct {
 	Snapshots      uint64
 	SnapshotBlocks uint64 // physical copies that came in them
 	Torn           uint64 // snapshots that did not end or were wrong
+	Resumed        uint64 // 1: it went on from [Config].Start
 
 	// Dropped is what was left out, by reason. The set of reasons is bounded and
 	// every reason is always present.
@@ -76,7 +77,7 @@ type RankStatus struct {
 // counts are the counters of a rank that need no other look at it.
 type counts struct {
 	batches, events, duplicates, gaps, lost, resets, restarts uint64
-	snapshots, snapshotBlocks, torn                           uint64
+	snapshots, snapshotBlocks, torn, resumed                  uint64
 
 	dropped [numDrops]uint64
 
@@ -117,6 +118,7 @@ func (s *rankSeen) status() RankStatus {
 		HasSeq: s.has, Seq: s.seq, Epoch: s.epoch,
 		Batches: s.batches, Events: s.events, Duplicates: s.duplicates, Gaps: s.gaps, Lost: s.lost,
 		Resets: s.resets, Restarts: s.restarts, Snapshots: s.snapshots, SnapshotBlocks: s.snapshotBlocks, Torn: s.torn,
+		Resumed:   s.resumed,
 		LastBatch: s.lastBatch, EngineTime: s.engineTime,
 		Dropped: make(map[string]uint64, int(numDrops)+len(normal.Reasons)),
 	}

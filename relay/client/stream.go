@@ -46,6 +46,16 @@ func (c *Client) subscribe(ctx context.Context, conn *grpc.ClientConn) error {
 		}
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
+	c.locked(c.begin)
+	f, err := c.open(ctx, conn)
+	if err != nil {
+		return err
+	}
+	return c.receive(ctx, cancel, conn, f)
+}
+
+// begin prepares for a stream.
+func (c *Client) begin() {
 	if c.contract == ContractUnknown {
 		c.contract = ContractOwn
 	}
@@ -55,11 +65,6 @@ func (c *Client) subscribe(ctx context.Context, conn *grpc.ClientConn) error {
 		r.absent = ""
 		r.begin(c.now())
 	}
-	f, err := c.open(ctx, conn)
-	if err != nil {
-		return err
-	}
-	return c.receive(ctx, cancel, conn, f)
 }
 
 // open asks for a stream under the contract that is tried now.
@@ -72,16 +77,20 @@ func (c *Client) open(ctx context.Context, conn *grpc.ClientConn) (*feed, error)
 		if err != nil {
 			return nil, err
 		}
-		c.presence(resp)
-		c.aim(resp)
-		method, req = relayv1.RelayService_Subscribe_FullMethodName, c.ownRequest()
+		method = relayv1.RelayService_Subscribe_FullMethodName
+		c.locked(func() {
+			c.presence(resp)
+			c.aim(resp)
+			req = c.ownRequest()
+		})
 		f.next = func() (func(time.Time) error, error) {
 			m := new(relayv1.SubscribeResponse)
 			err := f.stream.RecvMsg(m)
 			return func(now time.Time) error { return c.takeOwn(m, now) }, err
 		}
 	} else {
-		method, req = peerMethods[c.contract], c.peerRequest()
+		method = peerMethods[c.contract]
+		c.locked(func() { req = c.peerRequest() })
 		f.next = func() (func(time.Time) error, error) {
 			m := new(common.KvEventBatch)
 			err := f.stream.RecvMsg(m)
@@ -142,7 +151,9 @@ func (c *Client) receive(ctx context.Context, cancel func(), conn *grpc.ClientCo
 			if got.err != nil {
 				return got.err
 			}
-			if err := c.take(got.take); err != nil {
+			var err error
+			c.locked(func() { err = c.take(got.take) })
+			if err != nil {
 				return err
 			}
 			w.life = c.now() // handlers may have taken long
@@ -153,12 +164,14 @@ func (c *Client) receive(ctx context.Context, cancel func(), conn *grpc.ClientCo
 			w.answered(alive)
 			timer.Reset(w.next())
 		case resp := <-w.described:
-			w.aimed(resp)
+			c.locked(func() { w.aimed(resp) })
 			timer.Reset(w.next())
 		case <-c.kick:
 			return errAgain
 		case <-timer.C:
-			if err := w.look(ctx); err != nil {
+			var err error
+			c.locked(func() { err = w.look(ctx) })
+			if err != nil {
 				return err
 			}
 			timer.Reset(w.next())

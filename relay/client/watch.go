@@ -53,6 +53,8 @@ func (w *watch) patience() time.Duration { return w.c.cfg.SilenceTimeout / 3 }
 
 // next returns how long from now there is something to look at.
 func (w *watch) next() time.Duration {
+	w.c.work.Lock()
+	defer w.c.work.Unlock()
 	at := w.life.Add(w.c.cfg.SilenceTimeout)
 	if !w.asking {
 		ask := w.life

@@ -25,6 +25,26 @@ type strict struct {
 	lacks  bool // a hole, and nothing since that made it good
 	told   bool // a standing since the last reset
 	exact  bool
+
+	loaded  bool // it began with a content
+	decided bool // and was told what became of it
+	cold    bool // which is that it goes
+}
+
+// Resumed implements [ResumeHandler].
+func (s *strict) Resumed(why string) {
+	if !s.loaded || s.decided {
+		s.t.Errorf("told %q of a content that it had not, or twice", why)
+	}
+	s.decided, s.cold = true, why != ""
+}
+
+// clears is what follows when the content goes.
+func (s *strict) clears(within bool) {
+	if s.loaded && !s.decided {
+		s.t.Error("a content went without a word")
+	}
+	*s = strict{t: s.t, within: within}
 }
 
 func (s *strict) Connected(Contract) { s.told, s.exact = false, false }
@@ -36,8 +56,8 @@ func (s *strict) Disconnected(string) {
 	s.exact = false
 }
 
-func (s *strict) Reset(uint64, string) { *s = strict{t: s.t} }
-func (s *strict) Begin(*Snapshot)      { *s = strict{t: s.t, within: true} }
+func (s *strict) Reset(uint64, string) { s.clears(false) }
+func (s *strict) Begin(*Snapshot)      { s.clears(true) }
 
 func (s *strict) Chunk([]Op) {
 	if !s.within {
@@ -58,6 +78,8 @@ func (s *strict) Batch(b *Batch) {
 		s.t.Errorf("batch %d within a snapshot", b.Sequence)
 	case s.has && b.Sequence != s.last+1:
 		s.t.Errorf("batch %d after %d", b.Sequence, s.last)
+	case s.loaded && (!s.decided || s.cold):
+		s.t.Errorf("batch %d before it is known whether it follows", b.Sequence)
 	}
 	for i := range b.Ops {
 		if b.Ops[i].Kind == normal.Clear {
@@ -81,6 +103,8 @@ func (s *strict) Standing(st Standing) {
 	switch {
 	case st.Exact && s.within:
 		s.t.Error("exact within a snapshot")
+	case st.Exact && s.loaded && (!s.decided || s.cold):
+		s.t.Error("exact before it is known whose content it is")
 	case st.Exact && s.lacks:
 		s.t.Error("exact behind a hole")
 	case st.Exact != (st.Why == ""):
@@ -110,15 +134,44 @@ type session struct {
 
 func newSession(t testing.TB, contract Contract) *session {
 	s := &session{h: map[uint32]*strict{}, clock: time.Unix(1_800_000_000, 0)}
-	cfg := Config{Address: "h:1", Ranks: []uint32{0, 1}, Contract: contract, BlockSize: 4}
+	s.start(Config{Address: "h:1", Ranks: []uint32{0, 1}, Contract: contract, BlockSize: 4}, func(uint32) *strict { return &strict{t: t} })
+	return s
+}
+
+func (s *session) start(cfg Config, handle func(n uint32) *strict) {
 	cfg.setDefaults()
 	s.c = newClient(cfg, func(n uint32) Handler {
-		s.h[n] = &strict{t: t}
+		s.h[n] = handle(n)
 		return s.h[n]
 	})
 	s.c.now = func() time.Time { return s.clock }
 	s.begin()
-	return s
+}
+
+// restart ends the client. Another one begins with what handlers held, where it had a
+// cursor.
+func (s *session) restart() {
+	cfg, old := s.c.cfg, s.h
+	cfg.Start, s.h = map[uint32]Cursor{}, map[uint32]*strict{}
+	for n, r := range s.c.ranks {
+		if cur, ok := r.cursor(cfg.Contract); ok {
+			cur, err := ParseCursor(cur.Append(nil))
+			if err != nil {
+				old[n].t.Errorf("a cursor of our own: %v", err)
+			}
+			cfg.Start[n] = cur
+		}
+	}
+	s.start(cfg, func(n uint32) *strict {
+		h := &strict{t: old[n].t}
+		if cur, ok := cfg.Start[n]; ok {
+			if was := old[n]; was.within || !was.has || was.last != cur.Sequence {
+				h.t.Errorf("a cursor of batch %d, of a content of batch %d (%v)", cur.Sequence, was.last, was.has)
+			}
+			h.has, h.last, h.lacks, h.loaded = true, cur.Sequence, old[n].lacks, true
+		}
+		return h
+	})
 }
 
 // begin is a new stream.
@@ -261,6 +314,10 @@ func (s *session) run(b bytes) {
 		case 0:
 			s.end(errCut)
 		case 1:
+			if b.next(2) == 0 {
+				s.restart()
+				continue
+			}
 			s.end(errOutOfRange)
 		default:
 			pause := time.Duration(b.next(3)) * 20 * time.Millisecond

@@ -25,6 +25,10 @@ func (f *Feed) Position() Position {
 	}
 }
 
+// RestoreFaults returns the faults as they were. What this program does not know is
+// left out.
+func (p *Position) RestoreFaults() Faults { return Faults{p.Faults & allFaults, p.Why} }
+
 // Freeze calls fn while nothing of the stream is admitted: what the sink holds
 // meanwhile is the content at pos. Its socket is not read, so that fn must end
 // soon; Status, State and Between go on, and so do other streams.

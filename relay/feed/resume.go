@@ -40,7 +40,7 @@ func (f *Feed) take(p *Position) {
 	f.resume.open = true
 	f.has, f.last, f.seen = true, p.LastSeq, p.LastSeq+1
 	f.history.add(p.LastSeq, p.LastSum)
-	f.faults = Faults{p.Faults & allFaults, p.Why}
+	f.faults = p.RestoreFaults()
 	f.repair.wantJoin, f.repair.unverified = false, true
 }
 

@@ -96,5 +96,8 @@ func (f *Faults) Has(what Fault) bool { return f.set&what != 0 }
 // Why says what the last fault was; "" where there is none.
 func (f *Faults) Why() string { return f.reason }
 
+// Set returns the faults that were raised.
+func (f *Faults) Set() Fault { return f.set }
+
 // Heal takes back every fault: the content is known, whatever was missed before.
 func (f *Faults) Heal() { f.set, f.reason = 0, "" }
