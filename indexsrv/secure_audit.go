@@ -142,7 +142,11 @@ func target(id InstanceID, model, group, tenant string) []slog.Attr {
 // limited writes a line unless there were many of late from a's address, or from
 // all together; the next one tells how many had none.
 func (u *audit) limited(a actor, attrs ...slog.Attr) {
-	skipped, ok := u.lines.allow(hostOf(a.remote), time.Now())
+	from := hostOf(a.remote)
+	if a.via == "shm" {
+		from = a.who // a process has no address that stays
+	}
+	skipped, ok := u.lines.allow(from, time.Now())
 	if !ok {
 		u.suppressed.Add(1)
 		return

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -477,4 +478,26 @@ func rawAnswer(t *testing.T, addr, text string) string {
 // tlsClient returns an HTTP client of its own connections.
 func tlsClient(c *tls.Config) *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}, Timeout: 10 * time.Second}
+}
+
+// TestForeignUser: a user who is not on the list gets nothing of the shared-memory
+// socket, and is audited.
+func TestForeignUser(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	g := startSecure(t, func(c *Config) {
+		c.Shm.Listen, c.Shm.Allow = path, "uid:"+strconv.Itoa(os.Geteuid()+1)
+	})
+	waitFor(t, "the refusal", func() bool {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			return false
+		}
+		defer c.Close()
+		_ = c.SetReadDeadline(time.Now().Add(time.Second))
+		_, _ = io.Copy(io.Discard, c)
+		return g.refusals(reasonPeer) > 0
+	})
+	if l := g.lastAudit(); l.Who != "uid:"+strconv.Itoa(os.Geteuid()) || l.Via != "shm" || l.Reason != "peer" || l.Result != "refused" {
+		t.Errorf("audited as %+v", l)
+	}
 }
