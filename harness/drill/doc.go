@@ -14,6 +14,11 @@
 // asking included. It must then stay so. At the end the publisher falls silent and
 // everybody must hold its last word.
 //
+// A rule's times are of the programs, not of the machine's other work: what the kernel
+// counts as ready to run and without a CPU, of them and of this program, is not counted
+// (waits.go), up to [mostWaited] times the rule's own. Where the want of a CPU is the fault
+// itself, lookups have no such allowance.
+//
 // # The index's drills
 //
 // Each has two index hosts follow one engine: one straight at its sockets, one behind a

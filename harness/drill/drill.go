@@ -48,6 +48,7 @@ func WriteList(w io.Writer) {
 		_, _ = fmt.Fprintf(t, "  %s\t%s\n", all[i].Name, all[i].Fault())
 	}
 	_ = t.Flush()
+	_, _ = fmt.Fprintln(w, "\nA rule's times do not count how long a program stood ready to run and had no CPU, up to four times the rule's own.")
 }
 
 // ErrUnknown is a name that no drill has.
@@ -84,7 +85,7 @@ type Result struct {
 	Pass     bool    `json:"pass"`
 	Rule     string  `json:"rule"`
 	Measured string  `json:"measured"`
-	Seconds  float64 `json:"seconds"`
+	Seconds  float64 `json:"-"`
 }
 
 // Report is how all went.
@@ -103,6 +104,7 @@ func Run(ctx context.Context, drills []Drill, o Options) (*Report, error) {
 		o.Progress.Alwaysf("%d of %d: %s", i+1, len(drills), d.Name)
 		began := time.Now()
 		e := &Env{o: o, name: d.Name}
+		e.count(ctx)
 		measured, err := d.run(ctx, e)
 		err = errors.Join(err, e.close())
 		if ctx.Err() != nil {
@@ -129,7 +131,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		if !d.Pass {
 			verdict = "FAIL"
 		}
-		fmt.Fprintf(t, "%s\t%s\trule:\t%s\n\t\tmeasured:\t%s\n", d.Name, verdict, d.Rule, d.Measured)
+		fmt.Fprintf(t, "%s\t%s\trule:\t%s\n\t%.0f s\tmeasured:\t%s\n", d.Name, verdict, d.Rule, d.Seconds, d.Measured)
 	}
 	fmt.Fprintf(t, "%d drills, %d failed\n", len(r.Drills), r.Failed)
 	return t.Flush()

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"kindex/harness/link"
@@ -25,9 +26,20 @@ const (
 
 // Env is what one drill works with. Whatever it starts ends with it.
 type Env struct {
-	o    Options
-	name string
-	ends []func() error
+	o      Options
+	name   string
+	ends   []func() error
+	waits  *waits // nil: none are counted
+	strict bool   // lookups are held against their rule whatever they waited
+}
+
+// count begins to count what programs wait for a CPU, until the drill ends.
+func (e *Env) count(ctx context.Context) {
+	e.waits = newWaits()
+	ctx, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { e.waits.watch(ctx) })
+	e.later(func() error { cancel(); watching.Wait(); return nil })
 }
 
 // within returns how long a rule's d is here.
@@ -71,6 +83,7 @@ func (e *Env) startIn(n *namespace, name string, args ...string) (*proc.Process,
 	if err != nil {
 		return nil, err
 	}
+	e.waits.add(p.PID())
 	e.later(func() error { p.Kill(); return nil })
 	return p, nil
 }

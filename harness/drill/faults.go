@@ -398,6 +398,7 @@ func enginePaused(ctx context.Context, e *Env) (string, error) {
 }
 
 func cpuStarved(ctx context.Context, e *Env) (string, error) {
+	e.strict = true // to have no CPU is the fault
 	r, err := e.rig(ctx, drillLoad(), nil)
 	if err != nil {
 		return "", err
@@ -450,7 +451,7 @@ func indexRestarted(ctx context.Context, e *Env) (string, error) {
 	}
 	floor := r.newest()
 	took, err := r.tell(func(f *face) (string, error) {
-		took, err := exactWithin(ctx, f.host(), r.src, floor, began[f], e.within(anewTime), stayFor)
+		took, err := exactWithin(ctx, f.host(), r.src, floor, began[f], e.within(anewTime), stayFor, e.waits)
 		return round(took).String(), err
 	})
 	var all uint64

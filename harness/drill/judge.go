@@ -47,25 +47,26 @@ func wrong(seen map[int]observation, t truth, floor []uint64) string {
 	return ""
 }
 
-// exactWithin asks until the index is exact and returns how long after from that was;
-// then it asks on and demands that it stays so.
-func exactWithin(ctx context.Context, ob observer, t truth, floor []uint64, from time.Time, limit, stay time.Duration) (time.Duration, error) {
+// exactWithin asks until the index is exact and returns how long after from that was,
+// which the rule's limit allows or not; then it asks on and demands that it stays so.
+func exactWithin(ctx context.Context, ob observer, t truth, floor []uint64, from time.Time, limit, stay time.Duration, w *waits) (time.Duration, error) {
 	ticker := time.NewTicker(askEvery)
 	defer ticker.Stop()
 	for {
 		seen, err := ob.observe(ctx)
-		took := time.Since(from)
+		at := time.Now()
+		took := at.Sub(from)
 		last := wrong(seen, t, floor)
 		if err != nil {
 			last = err.Error()
 		}
 		if last == "" {
-			if took > limit {
-				return took, fmt.Errorf("exact after %s, the rule allows %s", round(took), limit)
+			if took > limit && took > w.allows(limit, from, at) {
+				return took, fmt.Errorf("exact after %s, of which programs waited %s for a CPU: the rule allows %s", round(took), round(w.of(from, at)), limit)
 			}
 			return took, stays(ctx, ob, t, floor, stay)
 		}
-		if took > limit+lateFor {
+		if took > limit+lateFor && took > w.allows(limit, from, at)+lateFor {
 			return took, fmt.Errorf("not exact within %s: %s", limit, last)
 		}
 		select {
@@ -95,7 +96,7 @@ func stays(ctx context.Context, ob observer, t truth, floor []uint64, stay time.
 
 // exact demands that the index holds what was published by now, so long after from.
 func (r *relayed) exact(ctx context.Context, from time.Time, limit time.Duration) (time.Duration, error) {
-	took, err := exactWithin(ctx, r.index, r.pub, r.newest(), from, limit, stayFor)
+	took, err := exactWithin(ctx, r.index, r.pub, r.newest(), from, limit, stayFor, r.e.waits)
 	if err != nil {
 		err = errors.Join(fmt.Errorf("the index host: %w", err), r.relay.Ended(), r.index.proc.Ended())
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"kindex/harness/proc"
 	"kindex/harness/publish"
 	"kindex/harness/subscribe"
 	"kindex/harness/trial"
@@ -89,7 +90,7 @@ func TestExactWithin(t *testing.T) {
 		{"no answer", &fakeIndex{err: errors.New("gone")}, never, "gone", 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := exactWithin(t.Context(), test.index, truth, []uint64{5}, time.Now(), test.limit, 200*time.Millisecond)
+			_, err := exactWithin(t.Context(), test.index, truth, []uint64{5}, time.Now(), test.limit, 200*time.Millisecond, nil)
 			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("%v, want %q", err, test.want)
 			}
@@ -97,6 +98,48 @@ func TestExactWithin(t *testing.T) {
 				t.Errorf("asked %d times, want %d", test.index.asked, test.asked)
 			}
 		})
+	}
+}
+
+// TestWaits: of what programs waited for a CPU, the part between two instants counts,
+// and a rule grows by no more than that and four times itself.
+func TestWaits(t *testing.T) {
+	zero := time.Now().Add(-time.Hour)
+	at := func(ms int) time.Time { return zero.Add(time.Duration(ms) * time.Millisecond) }
+	w := newWaits()
+	w.seen = []waited{{at(0), at(0), 0}, {at(0), at(100), 40 * time.Millisecond}, {at(100), at(200), 0}, {at(200), at(300), 100 * time.Millisecond}, {at(300), at(400), 500 * time.Millisecond}}
+	for _, test := range []struct{ from, to, want int }{{0, 100, 40}, {0, 50, 20}, {50, 250, 70}, {100, 200, 0}, {300, 350, 50}, {0, 400, 400}, {-50, 100, 40}, {250, 150, 0}} {
+		if got := w.of(at(test.from), at(test.to)); got.Round(time.Millisecond) != time.Duration(test.want)*time.Millisecond {
+			t.Errorf("between %d and %d ms: %v, want %d ms", test.from, test.to, got, test.want)
+		}
+	}
+	if got := w.allows(10*time.Millisecond, at(0), at(300)); got != 50*time.Millisecond {
+		t.Errorf("a rule of 10 ms allows %v", got)
+	}
+	if got := w.allows(time.Second, at(0), at(100)); got.Round(time.Millisecond) != 1040*time.Millisecond {
+		t.Errorf("a rule of 1 s allows %v", got)
+	}
+	if got := (*waits)(nil).allows(time.Second, at(0), at(100)); got != time.Second {
+		t.Errorf("where nothing is counted a rule of 1 s allows %v", got)
+	}
+	slow := &watch{e: &Env{waits: w, o: Options{Slack: 1}}}
+	if slow.slowed(at(0), time.Second) || slow.slowed(at(0), 1100*time.Millisecond) || !slow.slowed(at(0), 1700*time.Millisecond) {
+		t.Error("lookups that waited for a CPU, or not")
+	}
+	if slow.e.strict = true; !slow.slowed(at(0), 1100*time.Millisecond) {
+		t.Error("no CPU is the fault, and is taken for an excuse")
+	}
+	// This process and one that ends.
+	p, err := proc.Start("/bin/sh", nil, "-c", "read x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.add(p.PID())
+	w.sample()
+	<-p.Done()
+	w.sample()
+	if len(w.pids) != 1 || len(w.before) != 1 {
+		t.Errorf("%v is still counted", w.pids)
 	}
 }
 
@@ -199,7 +242,7 @@ func TestReport(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text.String())
 		}
 	}
-	if !strings.Contains(object.String(), `{"name":"bad","pass":false,"rule":"it does not","measured":"7 ms; broken"`) || !strings.Contains(object.String(), `"failed":2`) {
+	if !strings.Contains(object.String(), `{"name":"bad","pass":false,"rule":"it does not","measured":"7 ms; broken"},`) || !strings.Contains(object.String(), `"failed":2`) {
 		t.Error(object.String())
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -211,7 +211,7 @@ func (r *rig) newest() []uint64 {
 func (r *rig) exact(ctx context.Context, from time.Time, limit time.Duration) (string, error) {
 	floor := r.newest()
 	return r.tell(func(f *face) (string, error) {
-		took, err := exactWithin(ctx, f.host(), r.src, floor, from, limit, stayFor)
+		took, err := exactWithin(ctx, f.host(), r.src, floor, from, limit, stayFor, r.e.waits)
 		if err != nil {
 			return "", errors.Join(err, r.beside.relay.Ended(), f.host().proc.Ended())
 		}
@@ -260,7 +260,7 @@ func (r *rig) settle(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("at the end: %w", err)
 	}
 	return r.tell(func(f *face) (string, error) {
-		said, err := f.watch.verdict(r.e.within(lookupTime))
+		said, err := f.watch.verdict()
 		return said, errors.Join(err, r.answers(ctx, f))
 	})
 }
@@ -296,13 +296,14 @@ func (r *rig) shown(ctx context.Context, limits map[string]time.Duration) (strin
 		}
 		limit = r.e.within(limit)
 		for {
+			armed, now := f.watch.armedAt(), time.Now()
 			if took, ok := f.watch.shownAfter(); ok {
-				if took > limit {
-					return "", fmt.Errorf("its state told of it after %s, the rule allows %s", round(took), limit)
+				if took > limit && took > r.e.waits.allows(limit, armed, armed.Add(took)) {
+					return "", fmt.Errorf("its state told of it after %s, of which programs waited %s for a CPU: the rule allows %s", round(took), round(r.e.waits.of(armed, armed.Add(took))), limit)
 				}
 				return round(took).String(), nil
 			}
-			if time.Since(f.watch.armedAt()) > limit {
+			if now.Sub(armed) > limit && now.Sub(armed) > r.e.waits.allows(limit, armed, now) {
 				return "", fmt.Errorf("its state does not tell of it within %s", limit)
 			}
 			if err := pause(ctx, watchEvery); err != nil {

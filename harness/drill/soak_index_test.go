@@ -150,9 +150,9 @@ func TestSummary(t *testing.T) {
 	}{
 		{"steady", made(60, func(int, *Window) {}), "", true},
 		{"short", made(leastDrift-1, func(i int, w *Window) { w.P50 = float64(i * 100) }), "", true},
-		{"a leak", made(60, func(i int, w *Window) { w.RSS["index steady"] += uint64(i) * 2e6 }), "resident bytes of index steady", false},
-		{"a leak of a relay", made(60, func(i int, w *Window) { w.RSS["relay w1"] += uint64(i) * 1e6 }), "resident bytes of relay w1", false},
-		{"live bytes", made(60, func(i int, w *Window) { w.Bytes["steady"] += float64(i) * 1e6 }), "index bytes", false},
+		{"a leak", made(60, func(i int, w *Window) { w.RSS["index steady"] += uint64(i) * 2e6 }), "RSS of index steady, bytes", false},
+		{"a leak of a relay", made(60, func(i int, w *Window) { w.RSS["relay w1"] += uint64(i) * 1e6 }), "RSS of relay w1, bytes", false},
+		{"live bytes", made(60, func(i int, w *Window) { w.Bytes["steady"] += float64(i) * 1e6 }), "live bytes of index steady", false},
 		{"slower", made(60, func(i int, w *Window) { w.P50 += float64(i) / 10 }), "lookup p50, ms", false},
 		{"slower at times", made(60, func(i int, w *Window) { w.P99 += float64(i) / 2 }), "lookup p99, ms", false},
 		{"worse answers", made(60, func(i int, w *Window) { w.HitRatio -= float64(i) / 1_000 }), "hit/oracle", false},
@@ -169,6 +169,10 @@ func TestSummary(t *testing.T) {
 		{"begun anew", made(60, func(i int, w *Window) {
 			w.Segment = 1 + i/30
 			w.RSS["index steady"] = uint64(1e8 * w.Segment)
+		}), "", true},
+		{"interrupted again and again", made(60, func(i int, w *Window) {
+			w.Segment = 1 + i/9
+			w.RSS["index steady"] += uint64(i) * 2e6
 		}), "", true},
 		{"wrong once", made(60, func(i int, w *Window) {
 			if i == 9 {
@@ -193,6 +197,12 @@ func TestSummary(t *testing.T) {
 			var text, object strings.Builder
 			if err := errors.Join(s.WriteText(&text), s.WriteJSON(&object)); err != nil {
 				t.Fatal(err)
+			}
+			if said := strings.Contains(text.String(), "RSS, live bytes  not judged"); said != (test.name == "interrupted again and again") || said != (s.Unweighed > 0) {
+				t.Errorf("memory that was not judged:\n%s", text.String())
+			}
+			if !slices.Equal(s.Drifted, strings.FieldsFunc(drifted, func(r rune) bool { return r == ';' })) {
+				t.Errorf("%q drifted, the summary names %q", drifted, s.Drifted)
 			}
 			if strings.Contains(text.String(), "DRIFTED") != (drifted != "") || strings.Contains(text.String(), "FAIL") == s.OK || !strings.Contains(object.String(), fmt.Sprintf(`"ok":%v`, s.OK)) {
 				t.Errorf("%s\n%s", text.String(), object.String())

@@ -5,6 +5,7 @@
 package drill
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -56,7 +57,9 @@ type SoakSummary struct {
 	SlowestMS  float64  `json:"slowest_quiet_ms"`
 	Wrong      []string `json:"wrong"` // by window, the first of each
 	Drifts     []Drift  `json:"drift"`
+	Drifted    []string `json:"drifted"` // their names
 	Short      bool     `json:"too_short_for_drift"`
+	Unweighed  int      `json:"windows_too_few_for_memory,omitempty"` // of the longest run, where memory could not be judged
 	OK         bool     `json:"ok"`
 }
 
@@ -64,7 +67,7 @@ type counted map[string]int
 
 // summarize judges a series.
 func summarize(of series, windows []Window) *SoakSummary {
-	s := &SoakSummary{Series: of, Windows: len(windows), ByKind: counted{}, Wrong: []string{}, Drifts: []Drift{}, Short: len(windows) < leastDrift}
+	s := &SoakSummary{Series: of, Windows: len(windows), ByKind: counted{}, Wrong: []string{}, Drifts: []Drift{}, Drifted: []string{}, Short: len(windows) < leastDrift}
 	hit, oracle := 0, 0
 	for i := range windows {
 		w := &windows[i]
@@ -86,12 +89,18 @@ func summarize(of series, windows []Window) *SoakSummary {
 	if oracle > 0 {
 		s.HitRatio = float64(hit) / float64(oracle)
 	}
-	drifted := false
 	if !s.Short {
 		s.Drifts = drifts(windows)
-		drifted = slices.ContainsFunc(s.Drifts, func(d Drift) bool { return d.Drifted })
+		if n := len(longestRun(windows)); n < leastDrift {
+			s.Unweighed = n
+		}
 	}
-	s.OK = len(windows) > 0 && len(s.Wrong) == 0 && s.Overclaims == 0 && s.Lookups > 0 && !drifted
+	for i := range s.Drifts {
+		if s.Drifts[i].Drifted {
+			s.Drifted = append(s.Drifted, s.Drifts[i].Name)
+		}
+	}
+	s.OK = len(windows) > 0 && len(s.Wrong) == 0 && s.Overclaims == 0 && s.Lookups > 0 && len(s.Drifted) == 0
 	return s
 }
 
@@ -121,11 +130,11 @@ func drifts(windows []Window) []Drift {
 	bigger := func(first float64) float64 { return memoryFactor*first + memoryMore }
 	for _, name := range slices.Sorted(maps.Keys(run[0].RSS)) {
 		// The harness keeps the truth of every batch; the other is killed at times.
-		if name != "harness" && name != "index restarted" {
-			out = append(out, driftOf("resident bytes of "+name, of(run, func(w *Window) float64 { return float64(w.RSS[name]) }), bigger))
+		if name != "harness" && name != restartedIndex {
+			out = append(out, driftOf("RSS of "+name+", bytes", of(run, func(w *Window) float64 { return float64(w.RSS[name]) }), bigger))
 		}
 	}
-	return append(out, driftOf("index bytes", of(run, func(w *Window) float64 { return w.Bytes["steady"] }), func(first float64) float64 {
+	return append(out, driftOf("live bytes of "+steadyIndex, of(run, func(w *Window) float64 { return w.Bytes[steadyName] }), func(first float64) float64 {
 		return liveFactor*first + liveMore
 	}))
 }
@@ -200,6 +209,12 @@ func (s *SoakSummary) WriteText(w io.Writer) error {
 	}
 	if s.Short {
 		fmt.Fprintf(t, "drift\tnot judged: %d windows, %d are needed\n", s.Windows, leastDrift)
+	}
+	if s.Unweighed > 0 {
+		fmt.Fprintf(t, "RSS, live bytes\tnot judged: the longest run is of %d windows, %d are needed\n", s.Unweighed, leastDrift)
+	}
+	if !s.Short {
+		fmt.Fprintf(t, "drifted\t%s\n", cmp.Or(strings.Join(s.Drifted, "; "), "nothing"))
 	}
 	for _, what := range s.Wrong {
 		fmt.Fprintf(t, "WRONG\t%s\n", what)

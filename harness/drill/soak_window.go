@@ -50,7 +50,8 @@ type Window struct {
 
 // line says a window in words.
 func (w *Window) line() string {
-	said := fmt.Sprintf("hit/oracle %.4f, lookups p50 %.2f ms, p99 %.2f ms, exact %.0f ms after silence, %d faults", w.HitRatio, w.P50, w.P99, w.QuietMS, len(w.Faults))
+	said := fmt.Sprintf("hit/oracle %.4f, lookups p50 %.2f ms, p99 %.2f ms, RSS %.1f MB, live %.0f KB, exact %.0f ms after silence, %d faults",
+		w.HitRatio, w.P50, w.P99, float64(w.RSS[steadyIndex])/1e6, w.Bytes[steadyName]/1e3, w.QuietMS, len(w.Faults))
 	if n := len(w.Wrong); n > 0 {
 		said += fmt.Sprintf(", WRONG: %s", w.Wrong[0])
 	}

@@ -22,6 +22,14 @@ import (
 // and their memory what it will be, within the first windows.
 const soakKeeps = 1_000
 
+// The index hosts, and what the memory of each is told as.
+const (
+	steadyName     = "steady"
+	restartedName  = "restarted"
+	steadyIndex    = "index " + steadyName
+	restartedIndex = "index " + restartedName
+)
+
 // world is a fleet of engines and two index hosts that follow all of them: one runs from
 // the begin to the end, so that its memory can be judged; one is killed at times.
 type world struct {
@@ -71,7 +79,7 @@ func (e *Env) openWorld(ctx context.Context, workers int, load publish.Options) 
 		}
 		w.workers = append(w.workers, k)
 	}
-	for _, name := range []string{"steady", "restarted"} {
+	for _, name := range []string{steadyName, restartedName} {
 		h := &soakHost{name: name, partial: map[*soakWorker]int{}, lives: map[*soakWorker]map[int]int{}}
 		w.hosts = append(w.hosts, h)
 		if err := w.startHost(ctx, h); err != nil {

@@ -29,6 +29,7 @@ type watch struct {
 	f      *face
 	t      truth // nil: nobody knows it at every number
 	sample func(*rand.Rand) (publish.Prompt, bool)
+	e      *Env
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 
@@ -39,6 +40,7 @@ type watch struct {
 	shown   time.Time // when first, since armed, some stream was not active
 	lookups []time.Duration
 	stale   int // lookups that were answered as degraded
+	slow    int // lookups that took longer than the rule allows
 	wrong   []string
 	wrongs  int
 	away    bool // the host is down on purpose
@@ -47,7 +49,7 @@ type watch struct {
 // watch begins to look. Stop ends it.
 func (r *rig) watch(ctx context.Context, f *face) *watch {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &watch{f: f, cancel: cancel, lives: map[int]int{}, armed: time.Now()}
+	w := &watch{f: f, e: r.e, cancel: cancel, lives: map[int]int{}, armed: time.Now()}
 	switch src := r.src.(type) {
 	case *publish.Publisher:
 		w.t, w.sample = src, src.Sample
@@ -176,10 +178,14 @@ func (w *watch) ask(ctx context.Context, rng *rand.Rand) {
 	began := time.Now()
 	depth, degraded, err := index.lookup(ctx, &p)
 	took := time.Since(began)
+	slow := w.slowed(began, took)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if ctx.Err() != nil || w.away || index != w.f.host() {
 		return
+	}
+	if slow {
+		w.slow++
 	}
 	if err != nil {
 		w.fault("a lookup was not answered: " + err.Error())
@@ -196,8 +202,17 @@ func (w *watch) ask(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
+// slowed reports whether a lookup took longer than the rule allows.
+func (w *watch) slowed(began time.Time, took time.Duration) bool {
+	limit := w.e.within(lookupTime)
+	if took <= limit || w.e.strict {
+		return took > limit
+	}
+	return took > w.e.waits.allows(limit, began, began.Add(took))
+}
+
 // verdict is what was seen, and an error where that must not be.
-func (w *watch) verdict(limit time.Duration) (string, error) {
+func (w *watch) verdict() (string, error) {
 	w.stop()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -213,8 +228,8 @@ func (w *watch) verdict(limit time.Duration) (string, error) {
 		slices.Sort(w.lookups)
 		slowest := w.lookups[n-1]
 		said += fmt.Sprintf(", %d lookups, %d of them answered as degraded, the slowest %s", n, w.stale, round(slowest))
-		if slowest > limit {
-			errs = append(errs, fmt.Errorf("a lookup took %s, the rule allows %s", round(slowest), limit))
+		if w.slow > 0 {
+			errs = append(errs, fmt.Errorf("%d lookups took longer than the rule allows (%s), the slowest %s", w.slow, lookupTime, round(slowest)))
 		}
 	}
 	return said, errors.Join(errs...)

@@ -55,3 +55,30 @@ func CostOf(pid int) (Cost, error) {
 	}
 	return c, nil
 }
+
+// Waited reads how long each living thread of process pid stood ready to run and had no
+// CPU, since it began.
+//
+// Source: /proc/PID/task/TID/schedstat, second field.
+func Waited(pid int) (map[int]time.Duration, error) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid), "task")
+	tasks, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("process %d: %w", pid, err)
+	}
+	out := make(map[int]time.Duration, len(tasks))
+	for _, t := range tasks {
+		b, err := os.ReadFile(filepath.Join(dir, t.Name(), "schedstat"))
+		if err != nil {
+			continue // ended between the two reads
+		}
+		var ns [2]int64
+		if n, err := fmt.Sscan(string(b), &ns[0], &ns[1]); n < len(ns) {
+			return nil, fmt.Errorf("schedstat of process %d: %w", pid, err)
+		}
+		if tid, err := strconv.Atoi(t.Name()); err == nil {
+			out[tid] = time.Duration(ns[1])
+		}
+	}
+	return out, nil
+}
