@@ -61,7 +61,7 @@ func runReplay(ctx context.Context, c *command, args []string, stdout, stderr io
 
 func replayFlags(fs *flag.FlagSet, o *openloop.Options) {
 	fs.StringVar(&o.URL, "url", "", "the endpoint: a gateway, an engine or a mock one (may also stand alone, without the flag)")
-	fs.StringVar(&o.Trace, "trace", o.Trace, "Mooncake's JSON lines or Azure's CSV, gzipped or plain; "+openloop.Conversation+" for the one within this program; "+openloop.Generated+" for one of its shape, made up from --seed")
+	fs.StringVar(&o.Trace, "trace", o.Trace, "Mooncake's JSON lines or Azure's CSV, plain or packed (gzip, zstd); "+openloop.Conversation+" for the one within this program; "+openloop.Generated+" for one of its shape, made up from --seed")
 	fs.Var(&o.Rows, "rows", "rows to replay, both counted in and from 0: `FIRST-LAST`, FIRST- or all")
 	fs.Float64Var(&o.Speedup, "speedup", o.Speedup, "how many times as fast as the trace requests arrive")
 	fs.BoolVar(&o.OneByOne, "one-by-one", false, "send each request when the one before is answered, whatever the trace's times: what is cached then depends on no timing")

@@ -19,6 +19,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"kindex/internal/fdwait"
 )
 
 const (
@@ -63,8 +65,14 @@ func newClient(o *Options, path string) *client {
 	return &client{
 		http: &http.Client{
 			Transport: &http.Transport{
-				Proxy:               nil, // what is measured is the endpoint
-				DialContext:         dialer.DialContext,
+				Proxy: nil, // what is measured is the endpoint
+				DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+					c, err := dialer.DialContext(ctx, network, addr)
+					if err != nil {
+						return nil, err
+					}
+					return fdwait.Quiet(c), nil // a token is a small read
+				},
 				MaxIdleConns:        o.InFlight,
 				MaxIdleConnsPerHost: o.InFlight,
 				IdleConnTimeout:     idleTime,

@@ -25,12 +25,13 @@ var timeForms = []string{"2006-01-02 15:04:05", "2006-01-02 15:04:05Z07:00", "20
 // parseTable reads rows up to last of a table with a header; its errors begin with the
 // line's number. Instants are told from the first row's, and may be before it.
 func parseTable(in io.Reader, last int) ([]Row, error) {
-	table := csv.NewReader(in)
+	record := &bounded{in: in, left: maxLine, more: errLongRow} // of a record, reading ahead aside
+	table := csv.NewReader(record)
 	table.ReuseRecord = true
 	table.TrimLeadingSpace = true
 	header, err := table.Read()
 	if err != nil {
-		return nil, csvError(err)
+		return nil, csvError(err, 1)
 	}
 	at := map[string]int{columnTime: -1, columnInput: -1, columnOutput: -1}
 	for i, name := range header {
@@ -42,24 +43,25 @@ func parseTable(in io.Reader, last int) ([]Row, error) {
 	var rows []Row
 	var zero time.Time
 	for len(rows) <= last {
-		record, err := table.Read()
+		record.left = maxLine
+		fields, err := table.Read()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			return nil, csvError(err)
+			return nil, csvError(err, len(rows)+2)
 		}
 		line, _ := table.FieldPos(0)
-		when, ok := parseTime(record[at[columnTime]])
+		when, ok := parseTime(fields[at[columnTime]])
 		if !ok {
-			return nil, fmt.Errorf("%d: TIMESTAMP %q: must be like 2023-11-16 18:17:03.9799600", line, record[at[columnTime]])
+			return nil, fmt.Errorf("%d: TIMESTAMP %q: must be like 2023-11-16 18:17:03.9799600", line, fields[at[columnTime]])
 		}
 		if len(rows) == 0 {
 			zero = when
 		}
 		row := Row{N: len(rows), At: when.Sub(zero)} // saturates
-		if row.Input, err = tokens("ContextTokens", record[at[columnInput]]); err == nil {
-			row.Output, err = tokens("GeneratedTokens", record[at[columnOutput]])
+		if row.Input, err = tokens("ContextTokens", fields[at[columnInput]]); err == nil {
+			row.Output, err = tokens("GeneratedTokens", fields[at[columnOutput]])
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%d: %w", line, err)
@@ -93,10 +95,10 @@ func parseTime(s string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// csvError makes an error begin with its line's number.
-func csvError(err error) error {
+// csvError makes an error begin with its line's number, as far as that is known.
+func csvError(err error, line int) error {
 	if p, ok := errors.AsType[*csv.ParseError](err); ok {
 		return fmt.Errorf("%d: %w", p.Line, p.Err)
 	}
-	return fmt.Errorf("1: %w", err)
+	return fmt.Errorf("%d: %w", line, err)
 }

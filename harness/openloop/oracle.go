@@ -117,12 +117,15 @@ func (s *Shape) shapes() []engine.Shape {
 	return slices.Repeat([]engine.Shape{usualShape(s.Blocks, s.BlockSize)}, s.Workers)
 }
 
-// size returns how many blocks a fleet has.
+// size returns how many blocks a fleet has; past [maxModelled] the largest number.
 func size(shapes []engine.Shape) (blocks int) {
 	for i := range shapes {
 		s := &shapes[i]
-		blocks += (max(s.Blocks, 0) + max(s.HostBlocks, 0)) * max(s.Ranks, 1)
-		if blocks > maxModelled || blocks < 0 {
+		if max(s.Ranks, s.Blocks, s.HostBlocks) > maxModelled { // their product may be past all numbers
+			return math.MaxInt
+		}
+		blocks += (max(s.Blocks, 1) + max(s.HostBlocks, 0)) * max(s.Ranks, 1)
+		if blocks > maxModelled {
 			return math.MaxInt
 		}
 	}
@@ -185,6 +188,9 @@ func (o *oracle) open(ended func(i, cached int)) ([]*place, error) {
 			return t.Engine == s.Engine && t.Version == s.Version && t.BlockSize == s.BlockSize
 		})
 		for range max(s.Ranks, 1) {
+			if s.Blocks < 1 || s.BlockSize < 1 {
+				return nil, fmt.Errorf("worker %d cannot be modelled: %d blocks of %d tokens", i, s.Blocks, s.BlockSize)
+			}
 			c := s.Config()
 			c.Ended = func(s engine.Stats) {
 				if i, err := strconv.Atoi(s.ID); err == nil {

@@ -212,6 +212,11 @@ func TestOracleRefuses(t *testing.T) {
 	if _, err := foresight(t, rows, 0, engine.Shape{Engine: "x", Blocks: 5}).run(t.Context()); err == nil || !strings.Contains(err.Error(), "worker 0 cannot be modelled") {
 		t.Errorf("no engine: %v", err)
 	}
+	for _, s := range []engine.Shape{{Engine: engine.VLLM, Ranks: math.MaxInt}, {Engine: engine.VLLM, Ranks: 1 << 20}, {Engine: engine.VLLM, Blocks: -5, BlockSize: 16}, {Engine: engine.VLLM, Blocks: 9, BlockSize: -1}} {
+		if got, err := foresight(t, rows, 0, s).run(t.Context()); err == nil {
+			t.Errorf("%+v is modelled: %+v", s, got)
+		}
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := foresight(t, rows, 0, usualShape(10, 16)).run(ctx); !errors.Is(err, context.Canceled) {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"kindex/internal/fdwait"
 )
 
 // maxProxied bounds a request's body, in bytes.
@@ -49,7 +51,13 @@ func OpenProxy(addr string, upstreams []string) (*Proxy, error) {
 		}
 		p.upstreams = append(p.upstreams, upstream{&fasthttp.HostClient{
 			Addr: fasthttp.AddMissingPort(u.Host, u.Scheme == "https"), IsTLS: u.Scheme == "https",
-			Dial:     func(addr string) (net.Conn, error) { return fasthttp.DialTimeout(addr, dialTime) },
+			Dial: func(addr string) (net.Conn, error) {
+				c, err := fasthttp.DialTimeout(addr, dialTime)
+				if err != nil {
+					return nil, err
+				}
+				return fdwait.Quiet(c), nil // a token is a small read
+			},
 			MaxConns: maxInFlight, MaxIdleConnDuration: idleTime, MaxIdemponentCallAttempts: 1,
 			DisableHeaderNamesNormalizing: true, DisablePathNormalizing: true, NoDefaultUserAgentHeader: true,
 		}, u.Path})
@@ -66,7 +74,7 @@ func OpenProxy(addr string, upstreams []string) (*Proxy, error) {
 		Handler: p.pass, Logger: quiet{}, MaxRequestBodySize: maxProxied, Concurrency: maxInFlight, IdleTimeout: 2 * dialTime, ReadBufferSize: 16 << 10,
 		DisableHeaderNamesNormalizing: true, NoDefaultServerHeader: true, NoDefaultDate: true, CloseOnShutdown: true,
 	}
-	p.served.Go(func() { _ = p.server.Serve(l) })
+	p.served.Go(func() { _ = p.server.Serve(fdwait.Listener{Listener: l}) })
 	return p, nil
 }
 

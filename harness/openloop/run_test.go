@@ -7,7 +7,9 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -247,6 +249,59 @@ func TestErrors(t *testing.T) {
 	f.Close()
 	if s := replayed(t, o).Summary; s.Errors[errConnect] != 40 {
 		t.Errorf("nobody listens: %v", s.Errors)
+	}
+}
+
+// TestSilent: servers that take a connection and then say nothing, say nothing more, or
+// never end saying something that is no answer. Each request ends, and is counted.
+func TestSilent(t *testing.T) {
+	for _, test := range []struct {
+		name, want string
+		answer     func(net.Conn)
+	}{
+		{"never answers", errTimeout, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
+		{"never reads", errTimeout, func(c net.Conn) { <-t.Context().Done(); _ = c.Close() }},
+		{"hangs up", errCut, func(c net.Conn) { _ = c.Close() }},
+		{"says no more", errTimeout, func(c net.Conn) {
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {\"id\":\"q\",\"choices\":[{\"text\":\"x\"}]}\n\n")
+			_, _ = io.Copy(io.Discard, c)
+		}},
+		{"endless header", errCut, func(c net.Conn) { flood(c, "HTTP/1.1 200 OK\r\n", "X: y\r\n") }},
+		{"endless line", errProtocol, func(c net.Conn) {
+			flood(c, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: ", "xxxxxxxx")
+		}},
+		{"endless refusal", "status 500", func(c net.Conn) { flood(c, "HTTP/1.1 500 No\r\n\r\n", "xxxxxxxx") }},
+		{"noise", errCut, func(c net.Conn) { flood(c, "", "\x00\xff") }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = l.Close() }()
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					go test.answer(c)
+				}
+			}()
+			o := (&fake{Server: &httptest.Server{URL: "http://" + l.Addr().String()}}).options()
+			o.Oracle, o.Reset, o.Model, o.Rows, o.Timeout = "", false, "m", Range{0, 4}, 2*time.Second
+			if s := replayed(t, o).Summary; s.Errors[test.want] != 5 && s.Errors[test.want]+s.Errors[errTimeout] != 5 || s.Requests.Failed != 5 {
+				t.Errorf("%v, want 5 of %q; %+v", s.Errors, test.want, s.Requests)
+			}
+		})
+	}
+}
+
+// flood says head, and then the same for ever.
+func flood(c net.Conn, head, more string) {
+	_, err := io.WriteString(c, head)
+	for more = strings.Repeat(more, 1<<12); err == nil; {
+		_, err = io.WriteString(c, more)
 	}
 }
 

@@ -19,6 +19,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
+
 	"kindex/harness/corpus"
 )
 
@@ -37,7 +39,15 @@ const (
 	maxTokens     = 1 << 22 // of a prompt, of an answer
 	maxIDs        = maxTokens / TokensPerID
 	maxLine       = 4 << 20 // bytes
-	maxTraceBytes = 1 << 30
+	maxTraceBytes = 1 << 30 // unpacked
+	maxAllIDs     = 1 << 26 // of a trace
+	maxWindow     = 8 << 20 // bytes that a packed file may have its reader keep
+)
+
+var (
+	errLargeTrace = fmt.Errorf("over %d bytes, unpacked", maxTraceBytes)
+	errManyIDs    = fmt.Errorf("over %d hash_ids in all", maxAllIDs)
+	errLongRow    = fmt.Errorf("a line of over %d bytes", maxLine)
 )
 
 // Row is one request of a trace.
@@ -57,7 +67,7 @@ type Trace struct {
 }
 
 // ReadTrace reads rows of a trace: JSON lines as Mooncake publishes them or CSV as
-// Azure does, gzipped or plain; [Conversation]; or [Generated] from the seed.
+// Azure does, plain or packed (gzip, zstd); [Conversation]; or [Generated] from the seed.
 //
 // Errors: one line that names the file, the line and what is wrong. Rows past the range
 // are not looked at.
@@ -160,16 +170,11 @@ func readFile(name string, last int) ([]Row, error) {
 
 // parse reads rows up to last; its errors begin with the line's number.
 func parse(f io.Reader, last int) ([]Row, error) {
-	in := bufio.NewReaderSize(f, 1<<16)
-	if head, _ := in.Peek(2); bytes.Equal(head, []byte{0x1f, 0x8b}) {
-		z, err := gzip.NewReader(in)
-		if err != nil {
-			return nil, fmt.Errorf("1: %w", err)
-		}
-		in = bufio.NewReaderSize(io.LimitReader(z, maxTraceBytes), 1<<16)
-	} else {
-		in = bufio.NewReaderSize(io.LimitReader(in, maxTraceBytes), 1<<16)
+	plain, err := unpack(bufio.NewReaderSize(f, 1<<16))
+	if err != nil {
+		return nil, fmt.Errorf("1: %w", err)
 	}
+	in := bufio.NewReaderSize(&bounded{plain, maxTraceBytes, errLargeTrace}, 1<<16)
 	// A line of JSON begins with a brace; anything else is a table or is nothing.
 	head, err := in.Peek(512)
 	if err != nil && len(head) == 0 && !errors.Is(err, io.EOF) {
@@ -182,12 +187,45 @@ func parse(f io.Reader, last int) ([]Row, error) {
 	return parseLines(in, last)
 }
 
+// unpack tells by the first bytes how a file is packed.
+func unpack(in *bufio.Reader) (io.Reader, error) {
+	head, _ := in.Peek(4) // fewer: it is plain, or its reader says what is wrong
+	switch {
+	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
+		return gzip.NewReader(in)
+	case bytes.Equal(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		return zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+	}
+	return in, nil
+}
+
+// bounded reads so many bytes, and fails where there are more.
+type bounded struct {
+	in   io.Reader
+	left int64
+	more error
+}
+
+// Read implements [io.Reader].
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		n, err := io.ReadFull(b.in, make([]byte, 1))
+		if n > 0 {
+			err = b.more
+		}
+		return 0, err
+	}
+	n, err := b.in.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
+
 // parseLines reads JSON lines.
 func parseLines(in io.Reader, last int) ([]Row, error) {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(make([]byte, 0, 1<<16), maxLine)
 	var rows []Row
-	n := 0
+	n, ids := 0, 0
 	for len(rows) <= last && lines.Scan() {
 		n++
 		line := bytes.TrimSpace(bytes.TrimPrefix(lines.Bytes(), []byte("\ufeff")))
@@ -198,6 +236,9 @@ func parseLines(in io.Reader, last int) ([]Row, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%d: %w", n, err)
 		}
+		if ids += len(row.IDs); ids > maxAllIDs {
+			return nil, fmt.Errorf("%d: %w", n, errManyIDs)
+		}
 		row.N = len(rows)
 		rows = append(rows, row)
 		if len(rows) > maxRows {
@@ -205,6 +246,9 @@ func parseLines(in io.Reader, last int) ([]Row, error) {
 		}
 	}
 	if err := lines.Err(); err != nil {
+		if errors.Is(err, bufio.ErrTooLong) {
+			err = errLongRow
+		}
 		return nil, fmt.Errorf("%d: %w", n+1, err)
 	}
 	if len(rows) == 0 {

@@ -5,13 +5,20 @@ package openloop
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
+	"io"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"kindex/internal/longtest"
 )
 
 func TestParse(t *testing.T) {
@@ -46,7 +53,11 @@ func TestParse(t *testing.T) {
 			z := gzip.NewWriter(&packed)
 			_, _ = z.Write([]byte(test.in))
 			_ = z.Close()
-			for _, in := range []string{test.in, packed.String()} {
+			zst, err := zstd.NewWriter(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, in := range []string{test.in, packed.String(), string(zst.EncodeAll([]byte(test.in), nil))} {
 				got, err := parse(strings.NewReader(in), math.MaxInt)
 				if test.err == "" && (err != nil || !reflect.DeepEqual(got, test.want)) {
 					t.Errorf("got %+v, %v; want %+v", got, err, test.want)
@@ -60,6 +71,67 @@ func TestParse(t *testing.T) {
 	if _, err := parse(bytes.NewReader([]byte{0x1f, 0x8b, 0}), 5); err == nil || !strings.HasPrefix(err.Error(), "1: ") {
 		t.Errorf("a cut file: %v", err)
 	}
+}
+
+// TestParseBounds: what is too much to be read is refused in one line that says so,
+// packed or not.
+func TestParseBounds(t *testing.T) {
+	zst := func(in string) string {
+		var b bytes.Buffer
+		w, err := zstd.NewWriter(&b, zstd.WithWindowSize(2*maxWindow))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(w, strings.NewReader(in)) // a stream, so that the window is not the content's length
+		_ = w.Close()
+		return b.String()
+	}
+	row := `{"timestamp": 1, "input_length": 4, "output_length": 1}` + "\n"
+	header := "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+	long := strings.Repeat("x", maxLine+1<<17)
+	noise := make([]byte, maxWindow+1)
+	for i := range noise {
+		noise[i] = byte(rand.Uint32())
+	}
+	for _, test := range []struct{ name, in, want string }{
+		{"a long line", row + `{"x":"` + long, "2: a line of over 4194304 bytes"},
+		{"a long record", header + "2023-11-16 18:17:03,1,2\n\"" + long, "3: a line of over 4194304 bytes"},
+		{"a long header", `"` + long, "1: a line of over 4194304 bytes"},
+		{"a wide window", zst(string(noise)), "1: window size exceeded"},
+		{"cut zstd", zst(row)[:20], "1: unexpected EOF"},
+		{"no zstd", "\x28\xb5\x2f\xfdnonsense", "1: "},
+	} {
+		if _, err := parse(strings.NewReader(test.in), math.MaxInt); err == nil || !strings.HasPrefix(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, want %q", test.name, err, test.want)
+		}
+	}
+	for size, want := range map[int]error{9: nil, 10: nil, 11: errLargeTrace} {
+		got, err := io.ReadAll(&bounded{strings.NewReader(strings.Repeat("x", size)), 10, errLargeTrace})
+		if !errors.Is(err, want) || len(got) != min(size, 10) {
+			t.Errorf("%d of at most 10 bytes: %d read, %v", size, len(got), err)
+		}
+	}
+}
+
+// TestParseManyIDs: each row's ids are few enough, all together are not.
+func TestParseManyIDs(t *testing.T) {
+	longtest.Skip(t)
+	many := `{"timestamp": 1, "input_length": 4, "output_length": 1, "hash_ids": [` + strings.TrimSuffix(strings.Repeat("1,", maxIDs), ",") + "]}\n"
+	if _, err := parse(&repeated{text: many}, math.MaxInt); !errors.Is(err, errManyIDs) || !strings.HasPrefix(err.Error(), known(maxAllIDs/maxIDs+1)+": ") {
+		t.Errorf("a trace without end: %v", err)
+	}
+}
+
+// repeated is a text without end.
+type repeated struct {
+	text string
+	at   int
+}
+
+func (r *repeated) Read(p []byte) (int, error) {
+	n := copy(p, r.text[r.at:])
+	r.at = (r.at + n) % len(r.text)
+	return n, nil
 }
 
 func TestReadTrace(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net"
 	"sync"
+
+	"kindex/internal/fdwait"
 )
 
 // gate is a listener that can be closed for a while: its port then refuses whoever
@@ -68,7 +70,7 @@ func (g *gate) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		out := &gateConn{Conn: c, gate: g}
+		out := &gateConn{Conn: fdwait.Quiet(c), gate: g} // a token is a small write
 		g.mu.Lock()
 		shut := g.inner != l
 		if !shut {
