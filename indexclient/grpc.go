@@ -121,12 +121,18 @@ func (h *grpcHost) Lookup(ctx context.Context, q *lookup.Query, a *lookup.Answer
 	a.Reset()
 	ctx, cancel := h.o.bounded(ctx)
 	defer cancel()
-	for {
+	for tries := 0; ; tries++ {
 		var err error
 		if h.pipe != nil {
 			err = h.pipe.lookup(ctx, q, a)
 		} else {
 			err = h.unary(ctx, q, a)
+		}
+		if broken, ok := errors.AsType[*brokenError](err); ok {
+			err = broken.error
+			if tries == 0 && errors.Is(err, ErrUnavailable) && !errors.Is(err, errClosed) {
+				continue // the stream has ended, perhaps not the host
+			}
 		}
 		if err == nil || !h.o.Wait || !errors.Is(err, ErrUnavailable) || errors.Is(err, errClosed) {
 			return err

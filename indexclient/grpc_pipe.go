@@ -65,6 +65,9 @@ type pipedCall struct {
 	sent     atomic.Bool // the sender is done with request
 }
 
+// brokenError is the end of a stream to a lookup that was under way on it.
+type brokenError struct{ error }
+
 func newPipe(h *grpcHost) *pipe {
 	p := &pipe{host: h}
 	p.ctx, p.end = context.WithCancel(context.Background())
@@ -184,7 +187,7 @@ func (f *flow) add(c *pipedCall) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err != nil {
-		return f.err
+		return &brokenError{f.err}
 	}
 	f.waiting[c.id] = c
 	return nil
@@ -238,6 +241,6 @@ func (f *flow) fail(err error) {
 	close(f.broken)
 	f.cancel()
 	for _, c := range waiting {
-		c.done <- err
+		c.done <- &brokenError{err}
 	}
 }

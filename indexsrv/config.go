@@ -22,6 +22,7 @@ import (
 // defaults; flags and the configuration file have the same names (package settings).
 type Config struct {
 	SecureConfig
+	GRPCConfig
 
 	Listen  string // host:port of the HTTP server
 	KVIndex string // one of shard.Kinds
@@ -116,7 +117,8 @@ func DefaultConfig() Config {
 
 		MetricsMaxStreams: 2_048,
 
-		Shm: defaultShmConfig(),
+		Shm:        defaultShmConfig(),
+		GRPCConfig: defaultGRPCConfig(),
 	}
 }
 
@@ -241,6 +243,7 @@ func (c *Config) options() []settings.Option {
 	},
 		c.secureOptions(),
 		c.Shm.options(),
+		c.grpcOptions(),
 	)
 }
 

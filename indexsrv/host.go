@@ -40,6 +40,8 @@ type Host struct {
 	reg   *registry
 	met   *metrics
 	gate  *gate
+	rpc   *rpcServer // nil: there is none
+	began time.Time
 
 	logSink *logsink.Sink // nil where the caller brought a logger of its own
 
@@ -88,7 +90,7 @@ func newHost(cfg Config, src feed.Source, log *slog.Logger) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{cfg: cfg, log: log}
+	h := &Host{cfg: cfg, log: log, began: time.Now()}
 	if h.gate, err = newGate(&h.cfg.SecureConfig, log); err != nil {
 		return nil, err
 	}
@@ -108,6 +110,10 @@ func newHost(cfg Config, src feed.Source, log *slog.Logger) (*Host, error) {
 	}
 	if err := h.addShm(); err != nil {
 		return nil, errors.Join(err, pool.Close())
+	}
+	if cfg.GRPCListen != "" {
+		h.rpc = newRPCServer(h)
+		h.parts = append(h.parts, h.rpc)
 	}
 	return h, nil
 }

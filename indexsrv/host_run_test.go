@@ -145,8 +145,10 @@ func TestLookupRefusals(t *testing.T) {
 		"no model":       {t.Context(), lookup.Query{Tokens: tokens(1, 4)}, ErrInvalid, "model_name: "},
 		"both":           {t.Context(), lookup.Query{Model: "m", Tokens: tokens(1, 4), Hashes: []kv.ContentHash{1}}, ErrInvalid, "block_hashes: "},
 		"keys":           {t.Context(), lookup.Query{Model: "m", Tokens: tokens(1, 4), Extra: make([][]byte, 3)}, ErrInvalid, "extra_keys: "},
-		"limit":          {t.Context(), lookup.Query{Model: "m", Tokens: tokens(1, 4), Limit: -1}, ErrInvalid, "max_results: "},
+		"limit":          {t.Context(), lookup.Query{Model: "m", Tokens: tokens(1, 4), Limit: -1}, ErrInvalid, "limit: "},
 		"many instances": {t.Context(), lookup.Query{Model: "m", Tokens: tokens(1, 4), Only: make([]string, lookup.MaxInstances+1)}, ErrInvalid, "instances: "},
+		"a long name":    {t.Context(), lookup.Query{Model: strings.Repeat("m", lookup.MaxName+1)}, ErrInvalid, "model_name: "},
+		"no keys":        {t.Context(), lookup.Query{Model: "m", Tokens: tokens(1, 4), Extra: [][]byte{{9}}}, ErrInvalid, "extra_keys[0]: "},
 		"cancelled":      {ended, lookup.Query{Model: "m", Tokens: tokens(1, 4)}, context.Canceled, ""},
 		"too late":       {late, lookup.Query{Model: "m", Tokens: tokens(1, 4)}, ErrDeadline, "deadline: "},
 	} {

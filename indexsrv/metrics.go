@@ -119,6 +119,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 		ch <- streamMetrics[i].desc
 	}
 	describeShards(ch)
+	describeRPC(ch)
 }
 
 // Collect implements prometheus.Collector.
@@ -127,6 +128,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.shards(ch)
 	c.lanes(ch)
 	c.memory(ch)
+	c.rpc(ch)
 	c.streams(ch)
 	c.secure(ch)
 }

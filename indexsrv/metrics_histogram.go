@@ -50,6 +50,17 @@ func (h *histogram) observe(stripe int, d time.Duration) {
 	s.sum.Add(uint64(max(d, 0)))
 }
 
+// total returns how many durations were counted, and their sum.
+func (h *histogram) total() (count uint64, sum time.Duration) {
+	for s := range h.stripes {
+		for b := range h.stripes[s].buckets {
+			count += h.stripes[s].buckets[b].Load()
+		}
+		sum += time.Duration(h.stripes[s].sum.Load())
+	}
+	return count, sum
+}
+
 // metric returns h as it stands.
 func (h *histogram) metric(desc *prometheus.Desc, labels ...string) prometheus.Metric {
 	var sum, count uint64

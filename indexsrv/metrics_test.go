@@ -16,6 +16,7 @@ import (
 
 	"kindex/internal/kv"
 
+	kindexv1 "kindex/proto/kindex/v1"
 	"kindex/relay/feed"
 )
 
@@ -25,11 +26,14 @@ const metricNames = "testdata/metrics.txt"
 // TestMetricNames: names, types and labels change only on purpose, and promlint
 // has nothing to say. UPDATE_GOLDEN=1 writes the list anew.
 func TestMetricNames(t *testing.T) {
-	h := startTestHost(t, nil)
+	h := startTestHost(t, withGRPC(nil))
 	h.register(reg("1", "m", ""))
 	st := h.rank("m", "", "1", 0)
 	h.put(st, kv.TierDevice, "", "", 1, tokens(1, 8), nil)
 	h.must(200, "POST", "/query", query(t, tokens(1, 8), ""))
+	if _, err := dialRPC(t, h.Host).stats.GetStats(t.Context(), &kindexv1.GetStatsRequest{}); err != nil {
+		t.Fatal(err)
+	}
 	text := h.must(200, "GET", "/metrics", "")
 
 	problems, err := promlint.New(strings.NewReader(text)).Lint()

@@ -19,6 +19,7 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 
+	"kindex/internal/connlimit"
 	"kindex/internal/settings"
 )
 
@@ -59,7 +60,7 @@ func (h *Host) newHTTP() *http.Server {
 
 // httpListener is the HTTP server's listener, with TLS where there is any.
 func (h *Host) httpListener() net.Listener {
-	var ln net.Listener = &limitListener{Listener: h.httpLn, room: make(chan struct{}, httpConnections), turnedAway: &h.met.httpTurnedAway}
+	ln := connlimit.New(h.httpLn, httpConnections, &h.met.httpTurnedAway)
 	if h.tlsHTTP != nil {
 		ln = tls.NewListener(ln, h.tlsHTTP)
 	}

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
+	"kindex/internal/connlimit"
 	"kindex/internal/fdwait"
 	"kindex/internal/secure"
 	relayv1 "kindex/proto/kindex/relay/v1"
@@ -147,7 +148,7 @@ func newServer(o *serverOptions, own *served) *server {
 
 // serve answers on ln until drain or an error.
 func (s *server) serve(ln net.Listener) error {
-	return s.grpc.Serve(&limitListener{Listener: fdwait.Listener{Listener: ln}, room: make(chan struct{}, s.o.maxConnections), turnedAway: &s.own.stats.turnedAway})
+	return s.grpc.Serve(connlimit.New(fdwait.Listener{Listener: ln}, s.o.maxConnections, &s.own.stats.turnedAway))
 }
 
 // drain ends the server: no new RPCs, subscriptions end, what is passed through
@@ -285,45 +286,6 @@ func (s *server) ended(ctx context.Context, e *served, c contract, err error) er
 		return status.FromContextError(ctx.Err()).Err()
 	}
 	return err
-}
-
-// limitListener closes connections over a number at once: one that waits would
-// look like one that is served.
-type limitListener struct {
-	net.Listener
-	room       chan struct{}
-	turnedAway *atomic.Uint64
-}
-
-// Accept implements net.Listener.
-func (l *limitListener) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		select {
-		case l.room <- struct{}{}:
-			return &limitConn{Conn: c, room: l.room}, nil
-		default:
-			l.turnedAway.Add(1)
-			_ = c.Close() // nothing was written
-		}
-	}
-}
-
-type limitConn struct {
-	net.Conn
-	room   chan struct{}
-	closed atomic.Bool
-}
-
-// Close implements net.Conn.
-func (c *limitConn) Close() error {
-	if c.closed.CompareAndSwap(false, true) {
-		<-c.room
-	}
-	return c.Conn.Close()
 }
 
 // describeEngine names an engine in a refusal.

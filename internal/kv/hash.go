@@ -121,6 +121,25 @@ const (
 	extraBytes  = 3 // a digest, as of prompt embeddings
 )
 
+// ValidExtraKeys reports whether b is keys as [AppendExtraKey] encodes them, one
+// after the other, or none.
+func ValidExtraKeys(b []byte) bool {
+	for len(b) > 0 {
+		if len(b) < 5 || b[0] < extraItem || b[0] > extraBytes {
+			return false
+		}
+		n := uint64(binary.LittleEndian.Uint32(b[1:]))
+		if b[0] == extraItem {
+			n += 8
+		}
+		if b = b[5:]; n > uint64(len(b)) {
+			return false
+		}
+		b = b[n:]
+	}
+	return true
+}
+
 // AppendExtraKey appends k's canonical encoding: a tag byte, the identifier's
 // length as little-endian uint32, the identifier, and for an item its offset as
 // little-endian int64.

@@ -228,3 +228,26 @@ func BenchmarkHashBlock(b *testing.B) {
 		HashBlock(HashSeed, tokens, nil)
 	}
 }
+
+// TestValidExtraKeys: what is encoded is valid, and no proper part of it is, nor
+// what is longer.
+func TestValidExtraKeys(t *testing.T) {
+	var all []byte
+	ends := map[int]bool{0: true}
+	for _, k := range []ExtraKey{
+		{Kind: ExtraItem, ID: "img", Offset: -4}, {Kind: ExtraString, ID: ""}, {Kind: ExtraBytes, ID: "\x01\xff"}, {Kind: ExtraItem, ID: "", Offset: 1 << 40},
+	} {
+		all = AppendExtraKey(all, k)
+		ends[len(all)] = true
+	}
+	for i := range len(all) + 1 {
+		if got := ValidExtraKeys(all[:i]); got != ends[i] {
+			t.Errorf("the first %d bytes of %x: %v, want %v", i, all, got, ends[i])
+		}
+	}
+	for _, b := range [][]byte{{0, 0, 0, 0, 0}, {4, 0, 0, 0, 0}, {2, 255, 255, 255, 255, 0}, {1, 255, 255, 255, 255, 0}} {
+		if ValidExtraKeys(b) {
+			t.Errorf("%x is valid", b)
+		}
+	}
+}

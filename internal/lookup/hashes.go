@@ -12,21 +12,6 @@ import (
 // DefaultName is the routing group, and the tenant, of those who name none.
 const DefaultName = "default"
 
-// Check returns what no answer can be given to.
-func (q *Query) Check() error {
-	switch {
-	case q.Model == "":
-		return Refuse(ErrInvalid, "model_name: must not be empty")
-	case len(q.Tokens) > 0 && len(q.Hashes) > 0:
-		return Refuse(ErrInvalid, "block_hashes: must be left out where token_ids is given")
-	case q.Limit < 0 || q.Limit > MaxResults:
-		return Refuse(ErrInvalid, "max_results: must be an integer from 1 to %d, or left out", MaxResults)
-	case len(q.Only) > MaxInstances:
-		return Refuse(ErrInvalid, "instances: must have at most %d ids", MaxInstances)
-	}
-	return nil
-}
-
 // AppendHashes appends the content hashes of q's whole blocks, extra keys folded in.
 // blockSize is the model's, in tokens. It is how a client hashes that knows it.
 func (q *Query) AppendHashes(dst []kv.ContentHash, blockSize int) ([]kv.ContentHash, error) {

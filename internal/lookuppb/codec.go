@@ -14,7 +14,11 @@ import (
 
 // Raw is a message as it goes over the wire: encoded already, or received and not
 // decoded yet. Its memory is used again.
-type Raw struct{ Bytes []byte }
+type Raw struct {
+	Bytes []byte
+	// Sent is called when the transport has a copy of it; nil: nobody asks.
+	Sent func()
+}
 
 // codec passes Raw as it is and leaves all else to protobuf.
 type codec struct{ encoding.CodecV2 }
@@ -25,7 +29,11 @@ func NewCodec() encoding.CodecV2 { return codec{encoding.GetCodecV2(proto.Name)}
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if r, ok := v.(*Raw); ok {
-		return mem.BufferSlice{mem.Copy(r.Bytes, mem.DefaultBufferPool())}, nil
+		data := mem.BufferSlice{mem.Copy(r.Bytes, mem.DefaultBufferPool())}
+		if r.Sent != nil {
+			r.Sent()
+		}
+		return data, nil
 	}
 	return c.CodecV2.Marshal(v)
 }

@@ -55,7 +55,9 @@ func sameQuery(a, b *lookup.Query) bool {
 }
 
 func randomQuery(rng *rand.Rand) *lookup.Query {
-	word := func() string { return strings.Repeat("ä", rng.IntN(3)) + strings.Repeat("m", rng.IntN(200)*rng.IntN(2)) }
+	word := func() string {
+		return strings.Repeat("ä", rng.IntN(3)) + strings.Repeat("m", rng.IntN(200)*rng.IntN(2))
+	}
 	q := &lookup.Query{Model: word(), Group: word(), Tenant: word(), LoRA: word(), Salt: word(), Limit: rng.IntN(3) * rng.IntN(1<<31)}
 	for range rng.IntN(300) * rng.IntN(2) {
 		q.Tokens = append(q.Tokens, rng.Uint32()>>rng.IntN(32))
