@@ -276,7 +276,7 @@ func (a *Admin) reuse(w http.ResponseWriter, r *http.Request) {
 	out := TruthReuse{Workers: make(map[string]RankTokens)}
 	for _, worker := range all {
 		c := &worker.Engine.cfg
-		prompts, err := tokenizer{uint32(c.Vocabulary)}.prompts(q.Prompt)
+		prompts, err := c.words().prompts(q.Prompt)
 		if err == nil && len(prompts) != 1 {
 			err = refuse("prompt", "prompt: must be one")
 		}

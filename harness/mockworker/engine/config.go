@@ -50,6 +50,7 @@ type Config struct {
 	HTTP   string // host:port of OpenAI's API; "": none
 	GRPC   string // host:port of the engine's gRPC contract; "": none
 	Admin  string // host:port of the truth; "": none
+	APIKey string // that HTTP clients must show; "": none
 
 	Windows    []int // tokens: a window group beside the main one for each; vLLM only
 	WindowOnly bool  // there is no main group

@@ -161,6 +161,13 @@ func (e *Engine) Abort(id string) bool {
 	return false
 }
 
+// abortWhere ends the requests whose ids are chosen.
+func (e *Engine) abortWhere(chosen func(id string) bool) {
+	for _, r := range e.ranks {
+		r.abortWhere(chosen)
+	}
+}
+
 // Reset empties the caches. It reports false where a request runs: that rank's
 // stays as it is.
 func (e *Engine) Reset() bool {

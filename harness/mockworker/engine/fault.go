@@ -25,7 +25,7 @@ const (
 	FaultRefuse    = "refuse"            // the fronts' ports are closed, who is connected is cut
 	FaultStall     = "stall"             // answers stop coming
 	FaultFail      = "fail"              // requests are answered with an error
-	FaultStarve    = "starve"            // passes take longer
+	FaultStarve    = "starve"            // processors are taken from the process, and passes take longer
 	FaultCorrupt   = "corrupt"           // batches' bytes are changed on their way
 )
 
@@ -38,8 +38,9 @@ func Faults() []string {
 
 // FaultState is how one kind of fault stands.
 type FaultState struct {
-	Active  float64 `json:"active"`  // what it is set to; 0: not there
-	Effects uint64  `json:"effects"` // what it did since the worker began: batches, requests, passes, connections, lives
+	Active  float64 `json:"active"`          // what it is set to; 0: not there
+	Effects uint64  `json:"effects"`         // what it did since the worker began: batches, requests, passes, connections, lives
+	CPU     float64 `json:"cpu_s,omitempty"` // of starve: s of processors that it took, for all workers of the fleet
 }
 
 // faults are what a worker has.
@@ -132,7 +133,8 @@ func (w *Worker) gates() []*gate {
 	return out
 }
 
-// starve takes a share of the time from passes; 0 gives it back.
+// starve takes a share of the time from passes, and of that of all processors; 0 gives
+// it back.
 func (f *faults) starve(share float64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,6 +144,7 @@ func (f *faults) starve(share float64) {
 	}
 	f.share, f.passes = share, n
 	f.worker.Engine.Starve(share)
+	f.worker.fleet.burner.set(f.worker, share)
 }
 
 func (w *Worker) passes() (n uint64) {
@@ -284,6 +287,9 @@ func (f *faults) states() map[string]FaultState {
 	if f.share > 0 {
 		set(FaultStarve, f.share, passes-f.passes)
 	}
+	starved := out[FaultStarve]
+	starved.CPU = f.worker.fleet.burner.seconds()
+	out[FaultStarve] = starved
 	return out
 }
 

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"kindex/internal/kv"
+	"kindex/numa"
 	"kindex/proto/peer/vllm"
 	"kindex/relay/wire"
 )
@@ -137,7 +138,7 @@ func TestFaultBatches(t *testing.T) {
 		s.batch(t, &token)
 	}
 	expect("after two that were dropped", n+3, true)
-	if f := s.state(t, FaultDrop); f != (FaultState{0, 2}) {
+	if f := s.state(t, FaultDrop); f != (FaultState{0, 2, 0}) {
 		t.Errorf("drop: %+v", f)
 	}
 	s.fault(t, "drop?batches=5")
@@ -152,7 +153,7 @@ func TestFaultBatches(t *testing.T) {
 	expect("corrupted", n+5, false)
 	expect("corrupted", n+6, false)
 	expect("after two that were corrupted", n+7, true)
-	if f := s.state(t, FaultCorrupt); f != (FaultState{0, 2}) {
+	if f := s.state(t, FaultCorrupt); f != (FaultState{0, 2, 0}) {
 		t.Errorf("corrupt: %+v", f)
 	}
 
@@ -168,7 +169,7 @@ func TestFaultBatches(t *testing.T) {
 	if _, last := replayed(t, s.Replay[0]); last != n+7 {
 		t.Errorf("batch %d can be asked for, though it is delayed", last)
 	}
-	if f := s.state(t, FaultDelay); f != (FaultState{600_000, 2}) {
+	if f := s.state(t, FaultDelay); f != (FaultState{600_000, 2, 0}) {
 		t.Errorf("delay: %+v", f)
 	}
 	if err := sub.socket.SetRcvtimeo(patience); err != nil {
@@ -233,7 +234,7 @@ func TestFaultPause(t *testing.T) {
 	if code, _ := sent(t, s.HTTP, "/health", ""); code != http.StatusOK {
 		t.Errorf("health: %d", code)
 	}
-	if f := s.state(t, FaultPause); f != (FaultState{1, 1}) {
+	if f := s.state(t, FaultPause); f != (FaultState{1, 1, 0}) {
 		t.Errorf("pause: %+v", f)
 	}
 	select {
@@ -243,7 +244,7 @@ func TestFaultPause(t *testing.T) {
 	}
 	s.fault(t, "resume")
 	<-done
-	if f := s.state(t, FaultPause); f != (FaultState{0, 1}) {
+	if f := s.state(t, FaultPause); f != (FaultState{0, 1, 0}) {
 		t.Errorf("pause: %+v", f)
 	}
 }
@@ -319,7 +320,7 @@ func TestFaultStall(t *testing.T) {
 		t.Errorf("a fourth token came: %s", line)
 	case <-time.After(100 * time.Millisecond):
 	}
-	if f := s.state(t, FaultStall); f != (FaultState{1, 1}) {
+	if f := s.state(t, FaultStall); f != (FaultState{1, 1, 0}) {
 		t.Errorf("stall: %+v", f)
 	}
 	s.fault(t, "clear")
@@ -353,7 +354,7 @@ func TestFaultFail(t *testing.T) {
 	if _, _, err := generate(t.Context(), c, request("a", []uint32{1}, 1)); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("by gRPC: %v", err)
 	}
-	if f := s.state(t, FaultFail); f != (FaultState{429, 5}) {
+	if f := s.state(t, FaultFail); f != (FaultState{429, 5, 0}) {
 		t.Errorf("fail: %+v", f)
 	}
 	s.fault(t, "fail?status=0")
@@ -392,26 +393,38 @@ func TestFaultAdmission(t *testing.T) {
 			}()
 		}
 		s.await(t, func(l *Load) bool { return l.Waiting == 2 && l.Running == 0 && l.Ended == uint64(test.free) })
-		if f := s.state(t, test.kind); f != (FaultState{test.active, uint64(2 + test.free)}) {
+		if f := s.state(t, test.kind); f != (FaultState{test.active, uint64(2 + test.free), 0}) {
 			t.Errorf("%s: %+v", test.kind, f)
 		}
 		s.fault(t, "clear")
 		<-done
 		<-done
 		s.complete(t, []uint32{1}, 1)
-		if f := s.state(t, test.kind); f != (FaultState{0, uint64(2 + test.free)}) {
+		if f := s.state(t, test.kind); f != (FaultState{0, uint64(2 + test.free), 0}) {
 			t.Errorf("%s: after it was undone: %+v", test.kind, f)
 		}
 	}
 }
 
-// TestFaultStarve takes time from passes: each takes as many times as long.
+// TestFaultStarve takes time from passes: each takes as many times as long. And it
+// takes processors: threads of this process burn them, and none does afterwards.
 func TestFaultStarve(t *testing.T) {
 	s := start(t, "--engine vllm --block 4 --blocks 100 --pass 2ms")
 	s.fault(t, "starve?share=0.9")
 	s.complete(t, []uint32{1}, 3)
-	if f := s.state(t, FaultStarve); f != (FaultState{0.9, 3}) {
+	if f := s.state(t, FaultStarve); f.Active != 0.9 || f.Effects != 3 {
 		t.Errorf("starve: %+v", f)
+	}
+	if numa.ThreadCPU() == 0 {
+		t.Log("threads' times are not read here")
+	} else {
+		eventually := time.Now().Add(patience)
+		for s.state(t, FaultStarve).CPU < 0.05 {
+			if time.Now().After(eventually) {
+				t.Fatalf("nothing is burned: %+v", s.state(t, FaultStarve))
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
 	}
 	var page RequestsPage
 	for range 1_000 {
@@ -424,9 +437,10 @@ func TestFaultStarve(t *testing.T) {
 		t.Errorf("three passes took %v s, each had 20 ms to take", r.Ended-r.Arrived)
 	}
 	s.fault(t, "starve?share=0")
+	burned := s.state(t, FaultStarve).CPU
 	s.complete(t, []uint32{1}, 3)
-	if f := s.state(t, FaultStarve); f != (FaultState{0, 3}) {
-		t.Errorf("after it was undone: %+v", f)
+	if f := s.state(t, FaultStarve); f != (FaultState{0, 3, burned}) {
+		t.Errorf("after it was undone: %+v, %v s were burned then", f, burned)
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 type Fleet struct {
 	workers []*Worker
 	journal *journal
+	burner  burner
 }
 
 // Worker is one engine of a fleet, with its fronts.

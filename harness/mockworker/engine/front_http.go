@@ -5,6 +5,8 @@
 package engine
 
 import (
+	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -48,13 +50,14 @@ func openHTTP(w *Worker, addr string) (*HTTPFront, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--http: %w", err)
 	}
-	f := &HTTPFront{Addr: l.addr, gate: l, worker: w, engine: w.Engine, words: tokenizer{uint32(w.Engine.cfg.Vocabulary)}}
+	f := &HTTPFront{Addr: l.addr, gate: l, worker: w, engine: w.Engine, words: w.Engine.cfg.words()}
 	mux := http.NewServeMux()
 	for path, handler := range map[string]http.HandlerFunc{
 		"POST /v1/completions":      f.completions,
 		"POST /v1/chat/completions": f.chat,
 		"GET /v1/models":            f.models,
 		"GET /v1/models/{id...}":    f.model,
+		"POST /v1/embeddings":       f.embeddings,
 		"POST /tokenize":            f.tokenize,
 		"POST /detokenize":          f.detokenize,
 		"GET /health":               f.health,
@@ -75,9 +78,35 @@ func openHTTP(w *Worker, addr string) (*HTTPFront, error) {
 	} {
 		mux.HandleFunc(path, handler)
 	}
-	f.server = http.Server{Handler: mux, ReadHeaderTimeout: headTime}
+	if w.Engine.cfg.radix() {
+		mux.HandleFunc("POST /generate", f.native)
+		mux.HandleFunc("POST /abort_request", f.abortRequest)
+	}
+	f.server = http.Server{Handler: f.guarded(mux), ReadHeaderTimeout: headTime}
 	f.served.Go(func() { _ = f.server.Serve(l) })
 	return f, nil
+}
+
+// guarded lets nobody in without the key, if there is one, but where the engine does:
+// vLLM asks for it below /v1 only, SGLang everywhere but for health and metrics.
+func (f *HTTPFront) guarded(next http.Handler) http.Handler {
+	c := &f.engine.cfg
+	if c.APIKey == "" {
+		return next
+	}
+	want := sha256.Sum256([]byte("Bearer " + c.APIKey))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked := strings.HasPrefix(r.URL.Path, "/v1")
+		if c.radix() {
+			asked = !strings.HasPrefix(r.URL.Path, "/health") && !strings.HasPrefix(r.URL.Path, "/metrics")
+		}
+		got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
+		if asked && r.Method != http.MethodOptions && subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+			say(w, http.StatusUnauthorized, map[string]string{"error": "Unauthorized"})
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // Close ends every call and the socket.
@@ -269,7 +298,7 @@ func (f *HTTPFront) tokenize(w http.ResponseWriter, r *http.Request) {
 	case q.Messages != nil:
 		var all []message
 		if all, err = plainMessages(q.Messages); err == nil {
-			tokens = f.words.chat(all, q.Answer == nil || *q.Answer)
+			tokens, _ = f.words.chat(all, q.Answer == nil || *q.Answer)
 		}
 	case q.Prompt != nil:
 		tokens = f.words.append([]uint32{}, *q.Prompt)

@@ -30,8 +30,16 @@ type reply struct {
 	hold    int // bytes of text that may be the begin of a stop
 	choices []choice
 
-	mu     sync.Mutex
-	stream *stream // nil: the answer is one piece
+	words tokenizer
+
+	mu  sync.Mutex
+	out pieces // nil: the answer is one piece
+}
+
+// pieces is where an answer goes piece by piece.
+type pieces interface {
+	// piece sends what is new of a choice, if that is anything. The reply's mutex is held.
+	piece(a *reply, c *choice) error
 }
 
 // choice is one answer of a reply.
@@ -44,6 +52,7 @@ type choice struct {
 	text   []byte // all of it
 	sent   int    // bytes of text
 	told   int    // tokens
+	scored int    // tokens whose probabilities were sent
 	begun  bool   // the role was sent
 	cached int
 	finish string
@@ -56,8 +65,18 @@ func (f *HTTPFront) completions(w http.ResponseWriter, r *http.Request) {
 		tell(w, err)
 		return
 	}
-	prompts, err := f.words.prompts(q.Prompt)
-	q.Prompt = nil
+	var prompts []promptText
+	var err error
+	switch {
+	case len(q.Embeds) > 0 && !absent(q.Prompt):
+		err = refuse("prompt_embeds", "prompt_embeds: go in the place of a prompt")
+	case len(q.Embeds) > 0:
+		prompts = make([]promptText, 1)
+		prompts[0], err = embedded(q.Embeds)
+	default:
+		prompts, err = f.words.prompts(q.Prompt)
+	}
+	q.Prompt, q.Embeds = nil, nil
 	if err != nil {
 		tell(w, err)
 		return
@@ -76,7 +95,8 @@ func (f *HTTPFront) chat(w http.ResponseWriter, r *http.Request) {
 		tell(w, err)
 		return
 	}
-	f.generate(w, r, &q, true, []promptText{{tokens: f.words.chat(all, true)}})
+	tokens, items := f.words.chat(all, true)
+	f.generate(w, r, &q, true, []promptText{{tokens: tokens, items: items}})
 }
 
 // generate answers a request of either kind.
@@ -87,16 +107,18 @@ func (f *HTTPFront) generate(w http.ResponseWriter, r *http.Request, q *generati
 		return
 	}
 	w.Header().Set(clientIDKey, strings.TrimPrefix(strings.TrimPrefix(a.id, "cmpl-"), "chatcmpl-"))
+	var s *stream
 	if q.Stream {
-		a.stream = newStream(w, a)
+		s = newStream(w, a)
+		a.out = s
 	}
 	err = a.follow(r.Context())
 	switch {
 	case r.Context().Err() != nil: // nobody is there any more
-	case err != nil && a.stream == nil:
+	case s != nil:
+		s.end(a, err)
+	case err != nil:
 		tell(w, err)
-	case a.stream != nil:
-		a.stream.end(a, err)
 	default:
 		say(w, http.StatusOK, a.whole())
 	}
@@ -126,30 +148,38 @@ func (f *HTTPFront) begin(r *http.Request, q *generation, chat bool, prompts []p
 		}
 	}
 	id, client := ids(r, prefix)
-	a := &reply{chat: chat, id: id, model: model, created: time.Now().Unix(), q: q, stops: stops}
-	for _, s := range stops {
+	a := &reply{chat: chat, id: id, model: model, created: time.Now().Unix(), q: q, stops: stops, words: f.words}
+	return a, f.launch(a, prompts, origin{id: id, client: client, model: model}, &Request{LoRA: lora, Salt: q.Salt, Session: q.Session, Stops: q.StopTokens, Rank: rank})
+}
+
+// launch begins an answer's choices, all like the given request.
+func (f *HTTPFront) launch(a *reply, prompts []promptText, from origin, like *Request) (err error) {
+	for _, s := range a.stops {
 		a.hold = max(a.hold, len(s)-1)
 	}
-	a.choices = make([]choice, len(prompts)*q.choices())
+	a.choices = make([]choice, len(prompts)*a.q.choices())
 	for i := range a.choices {
 		c := &a.choices[i]
-		c.index, c.prompt = i, prompts[i/q.choices()]
-		t := origin{id: id, client: client, model: model}
+		c.index, c.prompt = i, prompts[i/a.q.choices()]
+		t, q := from, *like
 		if len(a.choices) > 1 {
-			t.id = fmt.Sprintf("%s-%d", id, i)
+			t.id = fmt.Sprintf("%s-%d", from.id, i)
 		}
-		c.run, err = f.worker.begin(Request{
-			ID: fmt.Sprintf("%s-%d", t.id, f.engine.named.Add(1)), Tokens: c.prompt.tokens, LoRA: lora, Salt: q.Salt, Session: q.Session,
-			MaxTokens: f.most(len(c.prompt.tokens), q.most()), Stops: q.StopTokens, Rank: rank,
-		}, t)
-		if err != nil {
+		if q.ID == "" {
+			q.ID = fmt.Sprintf("%s-%d", t.id, f.engine.named.Add(1))
+		} else if len(a.choices) > 1 {
+			q.ID = fmt.Sprintf("%s-%d", q.ID, i)
+		}
+		q.Tokens, q.Items, q.Embeds, q.MaxTokens = c.prompt.tokens, c.prompt.items, c.prompt.embeds, f.most(len(c.prompt.tokens), a.q.most())
+		q.Report = a.q.Extra.Report == "full" && f.engine.cfg.Engine == VLLM && f.engine.cfg.since(0, 26)
+		if c.run, err = f.worker.begin(q, t); err != nil {
 			for k := range i {
 				a.choices[k].run.abort()
 			}
-			return nil, err
+			return err
 		}
 	}
-	return a, nil
+	return nil
 }
 
 // fits refuses a prompt and an answer that are longer than the context.
@@ -222,8 +252,8 @@ func (a *reply) take(c *choice, o Output) error {
 		c.reason = o.Token
 	}
 	var err error
-	if a.stream != nil {
-		err = a.stream.piece(a, c)
+	if a.out != nil {
+		err = a.out.piece(a, c)
 	}
 	if err == nil && c.finish != o.Finish {
 		err = errMatched
@@ -329,6 +359,7 @@ func (a *reply) whole() any {
 		to := &out.Choices[i]
 		text := string(c.text)
 		to.Index, to.Finish, to.Reason = c.index, c.finish, c.reason
+		to.Logprobs = a.logprobs(c)
 		if a.chat {
 			to.Message = &wholeMessage{Role: "assistant", Content: text}
 		} else {

@@ -6,9 +6,9 @@ package engine
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"math"
-	"strings"
 )
 
 const (
@@ -37,12 +37,20 @@ type generation struct {
 	IncludeStop   bool            `json:"include_stop_str_in_output"`
 	Echo          bool            `json:"echo"`
 	Logprobs      json.RawMessage `json:"logprobs"`
+	TopLogprobs   *int            `json:"top_logprobs"`
+	OfPrompt      *int            `json:"prompt_logprobs"`
 	Temperature   *float64        `json:"temperature"`
 	TopP          *float64        `json:"top_p"`
 	Salt          string          `json:"cache_salt"`
 	Session       string          `json:"session_id"`
 	Rank          *int            `json:"data_parallel_rank"`
 	TokenIDs      bool            `json:"return_token_ids"`
+	Embeds        []string        `json:"prompt_embeds"`
+	Extra         struct {
+		Report string `json:"kv_cache_report_mode"`
+	} `json:"vllm_xargs"`
+
+	likely int // tokens to tell with each that might have come; below 0: not even its own probability
 }
 
 // chatMessage is one of a chat, as a client writes it.
@@ -68,12 +76,52 @@ func (g *generation) check(chat bool) (stops []string, err error) {
 		return nil, refuse("top_p", "top_p must be in (0, 1], got %v.", *g.TopP)
 	case !chat && g.Messages != nil:
 		return nil, refuse("messages", "messages: belong to /v1/chat/completions: give a prompt")
-	case !absent(g.Logprobs) && string(g.Logprobs) != "false" && string(g.Logprobs) != "0":
-		return nil, refuse("logprobs", "logprobs: this engine has none: its tokens are drawn without a model")
+	case g.OfPrompt != nil:
+		return nil, refuse("prompt_logprobs", "prompt_logprobs: this engine makes none up")
 	case g.Echo && chat:
 		return nil, refuse("echo", "echo: belongs to /v1/completions")
 	}
+	if err := g.readLogprobs(chat); err != nil {
+		return nil, err
+	}
+	if g.Echo && g.likely >= 0 {
+		return nil, refuse("echo", "echo: does not go with logprobs here: this engine makes none up for a prompt")
+	}
 	return stopTexts(g.Stop)
+}
+
+// maxLikely bounds how many tokens are told with each that might have come.
+const maxLikely = 20
+
+// readLogprobs reads what is asked of probabilities: of a chat whether, and of how
+// many; of a text of how many.
+func (g *generation) readLogprobs(chat bool) error {
+	g.likely = -1
+	n, on := 0, false
+	switch {
+	case absent(g.Logprobs), string(g.Logprobs) == "false":
+	case chat && string(g.Logprobs) == "true":
+		on = true
+	case chat:
+		return refuse("logprobs", "logprobs: must be true or false: top_logprobs says how many")
+	case json.Unmarshal(g.Logprobs, &n) != nil:
+		return refuse("logprobs", "logprobs: must be a whole number from 0 to %d", maxLikely)
+	default:
+		on = true
+	}
+	if g.TopLogprobs != nil {
+		if !chat || !on {
+			return refuse("top_logprobs", "top_logprobs: goes with logprobs: true of a chat")
+		}
+		n = *g.TopLogprobs
+	}
+	if n < 0 || n > maxLikely {
+		return refuse("logprobs", "logprobs: must be 0 to %d, got %d", maxLikely, n)
+	}
+	if on {
+		g.likely = n
+	}
+	return nil
 }
 
 func stopTexts(raw json.RawMessage) ([]string, error) {
@@ -120,7 +168,7 @@ func (g *generation) choices() int {
 // absent reports whether a field is absent or null.
 func absent(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
-// plainMessages returns a chat's messages as text.
+// plainMessages takes a chat's messages apart.
 func plainMessages(all []chatMessage) ([]message, error) {
 	if len(all) == 0 {
 		return nil, refuse("messages", "messages: must not be empty")
@@ -132,32 +180,76 @@ func plainMessages(all []chatMessage) ([]message, error) {
 			return nil, refuse("messages", "messages[%d].role: missing", i)
 		}
 		out[i].Role = m.Role
-		if absent(m.Content) || json.Unmarshal(m.Content, &out[i].Text) == nil {
-			continue // a call of a tool has no text
+		var text string
+		if absent(m.Content) || json.Unmarshal(m.Content, &text) == nil {
+			out[i].Parts = []messagePart{{Text: text}} // a call of a tool has no text
+			continue
 		}
-		var parts []struct {
-			Type string  `json:"type"`
-			Text *string `json:"text"`
-		}
+		var parts []contentPart
 		if json.Unmarshal(m.Content, &parts) != nil {
 			return nil, refuse("messages", "messages[%d].content: must be a text or a list of parts", i)
 		}
-		var texts []string
-		for k, p := range parts {
-			if p.Type != "text" || p.Text == nil {
-				return nil, refuse("messages", "messages[%d].content[%d]: only parts of text are understood: the type is %q", i, k, p.Type)
+		for k := range parts {
+			p, ok := parts[k].plain()
+			if !ok {
+				return nil, refuse("messages", "messages[%d].content[%d]: only parts of type text, image_url, video_url, audio_url and input_audio are understood, with what the type names: the type is %q", i, k, parts[k].Type)
 			}
-			texts = append(texts, *p.Text)
+			out[i].Parts = append(out[i].Parts, p)
 		}
-		out[i].Text = strings.Join(texts, "\n")
 	}
 	return out, nil
+}
+
+// contentPart is a part of a message's content.
+type contentPart struct {
+	Type  string   `json:"type"`
+	Text  *string  `json:"text"`
+	Image *located `json:"image_url"`
+	Video *located `json:"video_url"`
+	Audio *located `json:"audio_url"`
+	Input *struct {
+		Data string `json:"data"`
+	} `json:"input_audio"`
+}
+
+type located struct {
+	URL string `json:"url"`
+}
+
+// plain returns the part that it says it is; not ok where that is missing.
+func (p *contentPart) plain() (out messagePart, ok bool) {
+	at := map[string]*located{"image_url": p.Image, "video_url": p.Video, "audio_url": p.Audio}[p.Type]
+	switch {
+	case p.Type == "text" && p.Text != nil:
+		return messagePart{Text: *p.Text}, true
+	case p.Type == "input_audio" && p.Input != nil && p.Input.Data != "":
+		return messagePart{Item: p.Input.Data}, true
+	case at != nil && at.URL != "":
+		return messagePart{Item: at.URL}, true
+	}
+	return out, false
 }
 
 // promptText is one prompt: its tokens, and its text if it came as one.
 type promptText struct {
 	tokens []uint32
 	text   string
+	items  []Item
+	embeds [][]byte
+}
+
+// embedded returns a prompt of embeddings: a row of bytes for each token. They are
+// whatever they are: torch's form of them is not read.
+func embedded(rows []string) (promptText, error) {
+	p := promptText{tokens: make([]uint32, len(rows)), embeds: make([][]byte, len(rows))}
+	for i, row := range rows {
+		b, err := base64.StdEncoding.DecodeString(row)
+		if err != nil || len(b) == 0 {
+			return p, refuse("prompt_embeds", "prompt_embeds[%d]: must be one token's embedding as base64", i)
+		}
+		p.embeds[i] = b
+	}
+	return p, nil
 }
 
 const promptForms = "prompt: must be a text, a list of texts, a list of token ids, or a list of lists of token ids"
@@ -218,7 +310,7 @@ func (t tokenizer) textPrompt(raw json.RawMessage) (promptText, error) {
 	if len(tokens) == 0 {
 		return promptText{}, refuse("prompt", "prompt: must not be empty")
 	}
-	return promptText{tokens, text}, nil
+	return promptText{tokens: tokens, text: text}, nil
 }
 
 // tokenIDs reads a list of token ids. raw is valid JSON.

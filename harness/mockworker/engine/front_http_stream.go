@@ -73,7 +73,11 @@ func (s *stream) piece(a *reply, c *choice) error {
 		s.buf = append(s.buf, `"text":`...)
 		s.buf = appendText(s.buf, text)
 	}
-	s.buf = append(s.buf, `,"logprobs":null,"finish_reason":`...)
+	scores, err := json.Marshal(a.logprobs(c))
+	if err != nil {
+		return err
+	}
+	s.buf = append(append(append(s.buf, `,"logprobs":`...), scores...), `,"finish_reason":`...)
 	if c.finish == "" {
 		s.buf = append(s.buf, "null"...)
 	} else {

@@ -240,7 +240,14 @@ func TestHTTPRefusals(t *testing.T) {
 		{text, `{"prompt":[1],"stream_options":{}}`, 400, "Stream options can only be defined", nil},
 		{text, `{"prompt":[1],"stop":[1]}`, 400, "stop: must be", nil},
 		{text, `{"prompt":[1],"stop":""}`, 400, "stop: a text must have", nil},
-		{text, `{"prompt":[1],"logprobs":3}`, 400, "logprobs", nil},
+		{text, `{"prompt":[1],"logprobs":21}`, 400, "logprobs: must be 0 to 20", nil},
+		{text, `{"prompt":[1],"logprobs":true}`, 400, "logprobs: must be a whole number", nil},
+		{text, `{"prompt":[1],"logprobs":1,"echo":true}`, 400, "echo: does not go with logprobs", nil},
+		{text, `{"prompt":[1],"prompt_logprobs":1}`, 400, "prompt_logprobs: this engine makes none up", nil},
+		{text, `{"prompt":[1],"prompt_embeds":["AA=="]}`, 400, "prompt_embeds: go in the place of a prompt", nil},
+		{text, `{"prompt_embeds":["AA==","?"]}`, 400, "prompt_embeds[1]: must be one token's embedding", nil},
+		{chat, `{"messages":[{"role":"user","content":"x"}],"logprobs":2}`, 400, "logprobs: must be true or false", nil},
+		{chat, `{"messages":[{"role":"user","content":"x"}],"top_logprobs":2}`, 400, "top_logprobs: goes with logprobs", nil},
 		{text, `{"prompt":[1],"messages":[]}`, 400, "messages: belong to", nil},
 		{text, `{"prompt":[1],"max_tokens":"x"}`, 400, "max_tokens", nil},
 		{text, `{"prompt":[1]`, 400, "the body", nil},
@@ -250,7 +257,7 @@ func TestHTTPRefusals(t *testing.T) {
 		{chat, `{"messages":[]}`, 400, "messages: must not be empty", nil},
 		{chat, `{"messages":[{"content":"x"}]}`, 400, "messages[0].role: missing", nil},
 		{chat, `{"messages":[{"role":"user","content":7}]}`, 400, "messages[0].content", nil},
-		{chat, `{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, 400, "messages[0].content[0]: only parts of text", nil},
+		{chat, `{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, 400, "messages[0].content[0]: only parts of type text", nil},
 		{"/tokenize", `{}`, 400, "prompt: missing", nil},
 		{"/tokenize", `{"prompt":"a","model":"b"}`, 404, "does not exist", nil},
 		{"/detokenize", `{}`, 400, "tokens: missing", nil},
@@ -384,7 +391,7 @@ func TestInfo(t *testing.T) {
 
 // TestTokenizer takes texts apart: words are tokens, wherever they stand.
 func TestTokenizer(t *testing.T) {
-	words := tokenizer{100}
+	words := tokenizer{vocabulary: 100}
 	for text, want := range map[string]int{"": 0, " \t\n": 0, "a": 1, " a  b\nc ": 3, "é à\u2003ü": 3, "w5": 1, "\xff\xfe x": 2} {
 		if got := words.append(nil, text); len(got) != want {
 			t.Errorf("%q: %v, want %d tokens", text, got, want)

@@ -45,6 +45,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.IntVar(&c.Buffer, "buffer", 10_000, "batches a replay can go back")
 	fs.IntVar(&workers, "fleet", 1, "engines in this process; each one's ports lie above those of the one before it")
 	fs.StringVar(&c.HTTP, "http", "", "host:port of OpenAI's API; worker i is at port + i; port 0 takes free ones (default none)")
+	fs.StringVar(&c.APIKey, "api-key", "", "key that HTTP clients must show where the engine asks for one (default none)")
 	fs.StringVar(&c.GRPC, "grpc", "", "host:port of the engine's gRPC contract, as --http (default none)")
 	fs.StringVar(&c.Admin, "admin", "", "host:port of the truth over HTTP, and of faults: /admin/... (default none)")
 	fs.IntVar(&c.Ranks, "ranks", 1, "data-parallel ranks")

@@ -234,6 +234,18 @@ func (r *rank) abort(id string) bool {
 	return j != nil
 }
 
+// abortWhere ends the requests whose ids are chosen.
+func (r *rank) abortWhere(chosen func(id string) bool) {
+	r.mu.Lock()
+	defer r.unlock()
+	for _, j := range slices.Concat(r.sched.running, r.sched.waiting) {
+		if chosen(j.ID) {
+			r.sched.remove(j.ID)
+			r.deliver(j, Output{Finish: aborted})
+		}
+	}
+}
+
 // deliver sends an output, and tells the end if it is the last. The caller holds mu.
 func (r *rank) deliver(j *job, o Output) {
 	now := r.clock.now()
@@ -401,6 +413,7 @@ func (r *rank) publish() {
 
 // The tokens that are no words, and the first that is one.
 const (
+	itemWord  = 0 // holds an item's place
 	bosWord   = 1
 	eosWord   = 2
 	firstWord = 3

@@ -5,6 +5,8 @@
 package engine
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"strconv"
 	"strings"
 	"unicode"
@@ -18,7 +20,15 @@ import (
 // tokens in every engine of a vocabulary. The way back knows the words wN alone.
 //
 // Concurrency: any goroutine.
-type tokenizer struct{ vocabulary uint32 }
+type tokenizer struct {
+	vocabulary uint32
+	item       int  // tokens of an item
+	pads       bool // they are made of its name
+}
+
+func (c *Config) words() tokenizer {
+	return tokenizer{uint32(c.Vocabulary), c.ImageTokens, c.radix()}
+}
 
 // of returns one word's token.
 func (t tokenizer) of(word string) uint32 {
@@ -76,26 +86,59 @@ func word(token uint32) string { return "w" + strconv.FormatUint(uint64(token), 
 
 // message is one of a chat.
 type message struct {
-	Role string
+	Role  string
+	Parts []messagePart
+}
+
+// messagePart is a text, or an item that is none.
+type messagePart struct {
 	Text string
+	Item string // what names it; "": the part is Text
 }
 
 // chat returns a chat's tokens: the beginning, then for each message its role, its
-// words and an end; and, so that the answer follows, the role that answers.
-func (t tokenizer) chat(messages []message, answer bool) []uint32 {
+// words and an end; and, so that the answer follows, the role that answers. An item
+// takes as many tokens as items say; these hold its place, or are all the same token
+// made of its name.
+func (t tokenizer) chat(messages []message, answer bool) (tokens []uint32, found []Item) {
 	n := 2
 	for i := range messages {
-		n += 2 + len(messages[i].Text)/6
+		n += 2
+		for _, p := range messages[i].Parts {
+			n += len(p.Text) / 6
+		}
 	}
 	out := append(make([]uint32, 0, n), bosWord)
 	for i := range messages {
-		out = append(out, t.role(messages[i].Role))
-		out = append(t.append(out, messages[i].Text), eosWord)
+		out = append(out, t.of("<|"+messages[i].Role+"|>"))
+		for _, p := range messages[i].Parts {
+			if p.Item == "" {
+				out = t.append(out, p.Text)
+				continue
+			}
+			it := Item{itemID(p.Item), len(out), max(t.item, 1)}
+			token := uint32(itemWord)
+			if t.pads {
+				token = uint32(xxh3.HashString(it.ID) % itemPads)
+			}
+			for range it.Length {
+				out = append(out, token)
+			}
+			found = append(found, it)
+		}
+		out = append(out, eosWord)
 	}
 	if answer {
-		out = append(out, t.role("assistant"))
+		out = append(out, t.of("<|assistant|>"))
 	}
-	return out
+	return out, found
 }
 
-func (t tokenizer) role(name string) uint32 { return t.of("<|" + name + "|>") }
+// itemPads bounds the tokens that SGLang makes of an item's hash.
+const itemPads = 1 << 30
+
+// itemID names an item by its content, or by where that is.
+func itemID(of string) string {
+	sum := sha256.Sum256([]byte(of))
+	return hex.EncodeToString(sum[:])
+}
