@@ -174,8 +174,8 @@ func request(id string, prompt []uint32, most uint32) *vllm.GenerateRequest {
 	}
 }
 
-// replayed asks a rank for its whole history.
-func replayed(t *testing.T, endpoint string) (events []kv.Event, last uint64) {
+// payloads asks a rank for its history from start on.
+func payloads(t *testing.T, endpoint string, start uint64) (all [][]byte) {
 	t.Helper()
 	s, err := zmq.NewSocket(zmq.DEALER)
 	if err != nil {
@@ -187,11 +187,10 @@ func replayed(t *testing.T, endpoint string) (events []kv.Event, last uint64) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.SendMessage(wire.MakeReplayRequest(0)); err != nil {
+	if _, err := s.SendMessage(wire.MakeReplayRequest(start)); err != nil {
 		t.Fatal(err)
 	}
-	var dec wire.Decoder
-	for want := uint64(0); ; want++ {
+	for want := start; ; want++ {
 		frames, err := s.RecvMessageBytes(0)
 		if err != nil {
 			t.Fatal(err)
@@ -201,19 +200,27 @@ func replayed(t *testing.T, endpoint string) (events []kv.Event, last uint64) {
 			t.Fatal(err)
 		}
 		if end {
-			return events, last
+			return all
 		}
-		var b kv.Batch
-		if err := dec.Decode(payload, &b); err != nil || seq != want {
-			t.Fatalf("batch %d, want %d: %v", seq, want, err)
+		if seq != want {
+			t.Fatalf("batch %d, want %d", seq, want)
 		}
-		for i := range b.Events {
-			e := b.Events[i]
-			e.Hashes, e.Tokens = slices.Clone(e.Hashes), slices.Clone(e.Tokens)
-			events = append(events, e)
-		}
-		last = seq
+		all = append(all, payload)
 	}
+}
+
+// replayed asks a rank for its whole history.
+func replayed(t *testing.T, endpoint string) (events []kv.Event, last uint64) {
+	t.Helper()
+	var dec wire.Decoder
+	for seq, payload := range payloads(t, endpoint, 0) {
+		var b kv.Batch
+		if err := dec.Decode(payload, &b); err != nil {
+			t.Fatalf("batch %d: %v", seq, err)
+		}
+		events, last = append(events, b.Events...), uint64(seq)
+	}
+	return events, last
 }
 
 // TestVLLM puts concurrent requests to two ranks: answers are whole, what each
