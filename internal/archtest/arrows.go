@@ -69,8 +69,9 @@ var arrows = []arrow{
 // testsMayImport is open to test files anywhere on top of the arrows: the
 // reference index, and what compares with it, is every test's oracle, every test of
 // the core runs at every level of the kernels, and what is encoded by hand is read
-// back by the generated contracts and the decoder. A server is asked by its client.
-var testsMayImport = []string{"shard/...", "internal/...", "asm/asmtest", "proto/...", "relay/wire", "indexclient"}
+// back by the generated contracts and the decoder. A server is asked by its client,
+// and a subscriber's streams begin at a server.
+var testsMayImport = []string{"shard/...", "internal/...", "asm/asmtest", "proto/...", "relay/wire", "relay", "indexclient"}
 
 // arrowOf returns the entry that rules dir, a slash path below the module root.
 func arrowOf(dir string) (arrow, bool) {

@@ -170,7 +170,11 @@ func (c *Client) receive(ctx context.Context, cancel func(), conn *grpc.ClientCo
 			return errAgain
 		case <-timer.C:
 			var err error
-			c.locked(func() { err = w.look(ctx) })
+			since := c.now()
+			c.locked(func() {
+				w.life = w.life.Add(c.now().Sub(since)) // who was held cannot be heard
+				err = w.look(ctx)
+			})
 			if err != nil {
 				return err
 			}
