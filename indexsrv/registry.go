@@ -50,6 +50,7 @@ type rank struct {
 	number int
 	key    []byte // its number as a JSON object key, quotes included
 	cfg    StreamConfig
+	reg    *Registration // that it came with, shared with those that came with it
 	holder shard.Holder
 	shard  int // that holder lives in
 	node   int // that shard belongs to
@@ -129,6 +130,13 @@ func (g *registry) find(n modelName) *model { return (*g.models.Load())[n] }
 // cleanup timeout, for a rank of the same name, or on an endpoint that both
 // bind, to be gone.
 func (g *registry) register(ctx context.Context, r *Registration) error {
+	return g.registerLoaded(ctx, r, nil, nil)
+}
+
+// registerLoaded is register of those of r's ranks that are live (nil: all), whose
+// holders have content already where old says so. Those that it did not take stay the
+// caller's: they are still in old.
+func (g *registry) registerLoaded(ctx context.Context, r *Registration, live []int, old map[int]loaded) error {
 	if faults := r.Validate(); len(faults) > 0 {
 		return faults[0]
 	}
@@ -136,8 +144,19 @@ func (g *registry) register(ctx context.Context, r *Registration) error {
 	if len(faults) > 0 {
 		return faults[0]
 	}
+	if live != nil {
+		cfgs = slices.DeleteFunc(cfgs, func(c StreamConfig) bool { return !slices.Contains(live, c.Rank) })
+	}
+	if len(cfgs) == 0 {
+		return refuse(ErrInvalid, "dp_rank: the registration has none of these ranks")
+	}
 	if group := cfgs[0].Relay; group != nil {
-		group.opts = g.relays
+		group.opts, group.size = g.relays, len(cfgs)
+	}
+	for i := range cfgs {
+		if l, ok := old[cfgs[i].Rank]; ok {
+			cfgs[i].Resume, cfgs[i].holder = l.at, l.holder
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.cleanup)
 	defer cancel()
@@ -159,7 +178,11 @@ func (g *registry) register(ctx context.Context, r *Registration) error {
 	if err := g.admissible(r, cfgs); err != nil {
 		return err
 	}
-	return g.add(r, cfgs)
+	clear(old) // whatever becomes of them is add's affair
+	if err := g.add(r, cfgs); err != nil {
+		return err
+	}
+	return nil
 }
 
 // inTheWay returns a leaving rank that r must wait for, or nil. The caller
@@ -234,14 +257,22 @@ func (g *registry) add(r *Registration, cfgs []StreamConfig) error {
 		g.order++
 	}
 	added := make([]*rank, 0, len(cfgs))
+	reg := new(Registration)
+	*reg = *r
 	for i := range cfgs {
 		rk, err := g.start(w, &cfgs[i])
 		if err != nil {
 			for _, rk := range added {
 				g.leave(rk)
 			}
+			for _, c := range cfgs[i+1:] {
+				if c.holder != 0 {
+					_ = g.idx.Drop(c.holder) // known: it was just loaded
+				}
+			}
 			return err
 		}
+		rk.reg = reg
 		added = append(added, rk)
 	}
 	ranks := append(slices.Clone(*w.ranks.Load()), added...)
@@ -264,9 +295,12 @@ func (g *registry) add(r *Registration, cfgs []StreamConfig) error {
 
 // start begins the stream of one rank. The caller holds mu.
 func (g *registry) start(w *worker, cfg *StreamConfig) (*rank, error) {
-	h, err := g.idx.AddHolder(cfg.Model)
-	if err != nil {
-		return nil, refuse(ErrUnavailable, "instance_id: %v", err)
+	h := cfg.holder
+	if h == 0 {
+		var err error
+		if h, err = g.idx.AddHolder(cfg.Model); err != nil {
+			return nil, refuse(ErrUnavailable, "instance_id: %v", err)
+		}
 	}
 	log := g.log.With("model_name", w.model.name.model, "instance_id", w.id.text, "dp_rank", cfg.Rank)
 	hooks := g.hooks(h, g.idx.shardOf(h))

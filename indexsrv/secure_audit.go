@@ -27,6 +27,7 @@ type actor struct {
 var (
 	actorProgram = actor{who: "program", via: "embedding"} // that embeds the host
 	actorConfig  = actor{who: "configuration", via: "start"}
+	actorState   = actor{who: "state", via: "start"} // kept by an earlier life, or another host's
 )
 
 const anonymous = "anonymous"

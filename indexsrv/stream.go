@@ -34,6 +34,7 @@ type StreamConfig struct {
 
 	// Resume is where the stream goes on; nil: it begins with nothing.
 	Resume *Resume
+	holder shard.Holder // that has the content already; 0: a new one is made
 }
 
 func (c *StreamConfig) feed() feed.Config {
