@@ -23,6 +23,7 @@ import (
 type Config struct {
 	SecureConfig
 	GRPCConfig
+	StateConfig
 
 	Listen  string // host:port of the HTTP server
 	KVIndex string // one of shard.Kinds
@@ -81,6 +82,8 @@ type Config struct {
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
 	return Config{
+		StateConfig: defaultState(),
+
 		Listen:  "127.0.0.1:8090",
 		KVIndex: shard.Kinds[0],
 
@@ -151,6 +154,7 @@ func (c *Config) shardOptions(shards int) shard.Options {
 func (c *Config) Validate() []error {
 	faults := settings.Faults(c.options())
 	faults = append(faults, c.secureFaults()...)
+	faults = append(faults, c.stateFaults()...)
 	faults = append(faults, c.workerFaults()...)
 	if len(faults) > 0 {
 		return faults
@@ -242,6 +246,7 @@ func (c *Config) options() []settings.Option {
 		settings.Count("metrics-max-streams", "streams with metric series of their own; those registered after share one set", &c.MetricsMaxStreams, 0, shard.MaxHolders),
 	},
 		c.secureOptions(),
+		c.stateOptions(),
 		c.Shm.options(),
 		c.grpcOptions(),
 	)

@@ -8,7 +8,6 @@ package indexsrv
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -42,6 +41,13 @@ type Host struct {
 	gate  *gate
 	rpc   *rpcServer // nil: there is none
 	began time.Time
+
+	keeper     *keeper // nil: nothing is kept
+	peers      *peers
+	stateStats stateStats
+	beginning  atomic.Pointer[beginning] // nil: it has begun, or was never told to
+	beganAside chan struct{}             // closed when that is over
+	copies     atomic.Int64              // from peers, while there is nothing else
 
 	logSink *logsink.Sink // nil where the caller brought a logger of its own
 
@@ -104,6 +110,13 @@ func newHost(cfg Config, src feed.Source, log *slog.Logger) (*Host, error) {
 	h.met = newMetrics(h)
 	h.reg = newRegistry(&h.cfg, h.idx, src, h.met.streamHooks, log)
 	h.reg.relays = relays
+	h.peers = &peers{h: h}
+	if h.peers.urls, err = splitPeers(cfg.Peers); err != nil {
+		return nil, errors.Join(err, pool.Close())
+	}
+	if cfg.StateDir != "" {
+		h.keeper = newKeeper(h)
+	}
 	h.server = h.newServer(&h.port)
 	if cfg.AdminListen != "" {
 		h.parts = append(h.parts, newAdmin(h))
@@ -123,8 +136,14 @@ func newHost(cfg Config, src feed.Source, log *slog.Logger) (*Host, error) {
 // with ErrInvalid, ErrConflict or ErrUnavailable. The log gets a line that says who
 // did it, as ctx has it.
 func (h *Host) Register(ctx context.Context, r Registration) error {
-	err := h.reg.register(ctx, &r)
+	err := h.begun(ctx)
+	if err == nil {
+		err = h.reg.register(ctx, &r)
+	}
 	h.auditRegistration(actorOf(ctx), "register", &r, err)
+	if err == nil {
+		h.changed(ctx)
+	}
 	return err
 }
 
@@ -139,8 +158,14 @@ func (h *Host) Unregister(ctx context.Context, r Registration, oneRank bool) err
 }
 
 func (h *Host) unregister(ctx context.Context, u *unregistration) error {
-	err := h.reg.unregister(ctx, u)
+	err := h.begun(ctx)
+	if err == nil {
+		err = h.reg.unregister(ctx, u)
+	}
 	h.auditUnregistration(actorOf(ctx), u, err)
+	if !errors.Is(err, ErrNotFound) { // it may be out though its cleanup still runs
+		h.changed(ctx)
+	}
 	return err
 }
 
@@ -153,6 +178,14 @@ func (h *Host) Listen() error {
 	ln, err := net.Listen("tcp", h.cfg.Listen)
 	if err != nil {
 		return err // names the address and what is wrong with it
+	}
+	if h.keeper != nil {
+		if err := h.keeper.open(); err != nil {
+			return errors.Join(err, ln.Close())
+		}
+	}
+	if h.resumes() {
+		h.nowWaits("starting")
 	}
 	h.ln = ln
 	h.gate.taken(&h.port, ln.Addr())
@@ -182,24 +215,26 @@ func (h *Host) Serve(ctx context.Context) error {
 	if err := h.Listen(); err != nil {
 		return err
 	}
-	for i := range h.cfg.Workers {
-		if err := h.Register(withActor(ctx, actorConfig), h.cfg.Workers[i]); err != nil {
-			return errors.Join(fmt.Errorf("worker %s: %w", h.cfg.Workers[i].Instance, err), h.ln.Close(), h.Close())
-		}
+	begin, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var begun <-chan error // nil: it has
+	if h.resumes() {
+		begun = h.beginAside(begin)
+	} else if err := h.begin(ctx); err != nil {
+		return errors.Join(err, h.ln.Close(), h.Close())
 	}
 	h.logPlaces()
 	h.gate.warn()
 	h.log.Info("serving", "url", h.scheme()+h.Addr().String(), "index", h.cfg.KVIndex, "cpu_features", asm.Level(), "workers", len(h.cfg.Workers))
 	served := make(chan error, 1)
 	go func() { served <- h.server.Serve(h.wrap(h.ln)) }()
-	ended := h.serveParts()
-	select {
-	case err := <-served:
+	err, told := h.untilTold(ctx, served, begun)
+	if begun != nil {
+		cancel()
+		<-h.beganAside
+	}
+	if !told {
 		return errors.Join(err, h.Close())
-	case err := <-ended: // one that has ended alone: the host is not what it was asked to be
-		h.drain()
-		return errors.Join(err, h.Close())
-	case <-ctx.Done():
 	}
 	h.drain()
 	if err := <-served; err != nil && !errors.Is(err, net.ErrClosed) {
@@ -211,6 +246,29 @@ func (h *Host) Serve(ctx context.Context) error {
 	return nil
 }
 
+// untilTold waits until ctx ends, or something that the host cannot do without: then
+// it returns false, and why.
+func (h *Host) untilTold(ctx context.Context, served, begun <-chan error) (err error, told bool) {
+	ended := h.serveParts()
+	for {
+		select {
+		case err := <-served:
+			return err, false
+		case err := <-ended: // one that has ended alone: the host is not what it was asked to be
+			h.drain()
+			return err, false
+		case err := <-begun:
+			if err != nil {
+				h.drain()
+				return err, false
+			}
+			begun = nil
+		case <-ctx.Done():
+			return nil, true
+		}
+	}
+}
+
 // drain ends the HTTP side: readiness first, then requests.
 func (h *Host) drain() {
 	h.draining.Store(true)
@@ -220,9 +278,17 @@ func (h *Host) drain() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.DrainTimeout)
 	defer cancel()
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		if h.keeper != nil {
+			h.keeper.end(ctx)
+		}
+	}()
 	if err := errors.Join(h.drainParts(ctx), h.server.ShutdownWithContext(ctx)); err != nil {
 		h.log.Warn("requests cut short", "error", err)
 	}
+	<-kept
 	// A server that had not begun to accept knows no listener to close; closed
 	// twice is no fault.
 	_ = h.ln.Close()
@@ -234,6 +300,10 @@ func (h *Host) Close() error {
 	h.closeOnce.Do(func() {
 		h.draining.Store(true)
 		close(h.closing)
+		h.peers.aside.Wait()
+		if h.keeper != nil {
+			h.keeper.close() // before anybody is taken out: they come back
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), h.cfg.DrainTimeout)
 		defer cancel()
 		h.closeErr = errors.Join(h.reg.stop(ctx), h.pool.Close())

@@ -14,6 +14,9 @@ type beginning struct {
 	done chan struct{} // closed when it is over
 }
 
+// waitsForState is what a host does that reads its state directory.
+const waitsForState = "loading the state"
+
 // durableTime is how long a change of the registrations waits at most until it is in
 // a file: a slow disk makes nobody's request fail.
 const durableTime = time.Second
@@ -27,7 +30,7 @@ func (h *Host) resumes() bool { return h.keeper != nil || h.cfg.Peers != "" }
 func (h *Host) begin(ctx context.Context) error {
 	found := false
 	if h.keeper != nil {
-		h.nowWaits("loading the state")
+		h.nowWaits(waitsForState)
 		var err error
 		if found, err = h.keeper.load(ctx); err != nil {
 			return err
@@ -66,9 +69,10 @@ func (h *Host) nowWaits(why string) {
 
 // beginAside is begin behind the caller's back; the channel gets what it ends with.
 func (h *Host) beginAside(ctx context.Context) <-chan error {
-	h.nowWaits("starting")
+	h.beganAside = make(chan struct{})
 	ended := make(chan error, 1)
 	go func() {
+		defer close(h.beganAside)
 		err := h.begin(ctx)
 		if b := h.beginning.Swap(nil); b != nil {
 			close(b.done)

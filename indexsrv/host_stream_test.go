@@ -61,11 +61,12 @@ func (h *testHost) depth(id string, blocks ...uint64) (n int, degraded bool) {
 	return reply.Instances[id].Longest / testBlock, reply.Instances[id].Degraded
 }
 
-func (h *testHost) listener(id string) Listener {
+// listener returns a rank of instance id, 0 where none is named.
+func (h *testHost) listener(id string, rank ...string) Listener {
 	h.t.Helper()
 	for _, w := range h.Instances("", "") {
 		if string(w.Instance) == id {
-			return w.Listeners["0"]
+			return w.Listeners[strings.Join(append(rank, "0")[:1], "")]
 		}
 	}
 	h.t.Fatalf("no worker %s", id)

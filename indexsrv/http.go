@@ -43,9 +43,10 @@ var (
 	toWatch   = access{secure.RoleRead, placeWatch}
 	toChange  = access{secure.RoleWrite, placeAdmin}
 	toAdmin   = access{secure.RoleAdmin, placeAdmin}
+	toCopy    = access{secure.RoleAdmin, placeAny}
 )
 
-const numRoutes = 15
+const numRoutes = 16
 
 // routes are all paths, in the order of their metrics.
 var routes = [numRoutes]route{
@@ -60,9 +61,10 @@ var routes = [numRoutes]route{
 	{"GET", "/livez", (*Host).serveHealth, false, openToAll, false},
 	{"GET", "/readyz", (*Host).serveReady, false, openToAll, false},
 	{"GET", "/metrics", (*Host).serveMetrics, false, toWatch, false},
-	{"POST", "/register_peer", (*Host).servePeers, false, toChange, false},
-	{"POST", "/deregister_peer", (*Host).servePeers, false, toChange, false},
+	{"POST", "/register_peer", (*Host).serveRegisterPeer, true, toChange, false},
+	{"POST", "/deregister_peer", (*Host).serveDeregisterPeer, true, toChange, false},
 	{"GET", "/peers", (*Host).servePeers, false, toRead, false},
+	{"GET", "/state", (*Host).serveState, false, toCopy, false},
 	{"GET", "/debug/pprof/", (*Host).serveProfile, false, toAdmin, true},
 }
 
@@ -262,10 +264,6 @@ const contentJSON = "application/json"
 
 func (h *Host) serveHealth(ctx *fasthttp.RequestCtx, _ *queryScratch) {
 	replyJSON(ctx, fasthttp.StatusOK, []byte(`{"status":"ok"}`))
-}
-
-func (h *Host) servePeers(ctx *fasthttp.RequestCtx, _ *queryScratch) {
-	refuseHTTP(ctx, fasthttp.StatusNotImplemented, "peers are not available in this build: register each worker here, too")
 }
 
 // wrap makes of a listener what the HTTP servers accept from.

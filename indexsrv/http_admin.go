@@ -208,6 +208,12 @@ func (h *Host) Unready() []string {
 	if h.draining.Load() {
 		return []string{"draining"}
 	}
+	if b := h.beginning.Load(); b != nil {
+		return []string{b.why}
+	}
+	if h.copies.Load() > 0 {
+		return []string{"copying from a peer"}
+	}
 	var why []string
 	for _, w := range h.reg.workers(nil) {
 		for _, r := range *w.ranks.Load() {

@@ -120,6 +120,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 	describeShards(ch)
 	describeRPC(ch)
+	describeState(ch)
 }
 
 // Collect implements prometheus.Collector.
@@ -131,6 +132,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.rpc(ch)
 	c.streams(ch)
 	c.secure(ch)
+	c.state(ch)
 }
 
 func gauge(d *prometheus.Desc, v float64, labels ...string) prometheus.Metric {

@@ -96,7 +96,7 @@ func (p *peers) until(ctx context.Context, urls []string, start bool) (found boo
 		failed := 0
 		for _, url := range urls {
 			n, err := p.copyFrom(ctx, url, start)
-			var refused *workerRefused
+			var refused *refusedWorkerError
 			switch {
 			case errors.As(err, &refused):
 				return true, refused.error
@@ -132,8 +132,8 @@ func (p *peers) until(ctx context.Context, urls []string, start bool) (found boo
 	}
 }
 
-// workerRefused is a configured worker that cannot be registered: no peer's fault.
-type workerRefused struct{ error }
+// refusedWorkerError is a configured worker that cannot be registered: no peer's fault.
+type refusedWorkerError struct{ error }
 
 // copyFrom takes up what the peer at url knows and this host does not. It returns how
 // many registrations the peer has.
@@ -168,7 +168,7 @@ func (p *peers) copyFrom(ctx context.Context, url string, start bool) (n int, er
 	}
 	r.peers = nil // they are the peer's
 	if err := r.finish(); err != nil {
-		return 0, &workerRefused{err}
+		return 0, &refusedWorkerError{err}
 	}
 	st := &p.h.stateStats
 	st.peerCopies.Add(1)
@@ -283,8 +283,6 @@ func (p *peers) copyAside(url string) {
 	p.aside.Go(func() {
 		defer over()
 		defer cancel()
-		stop := context.AfterFunc(ctx, func() {})
-		defer stop()
 		go func() {
 			select {
 			case <-p.h.closing:
@@ -292,10 +290,10 @@ func (p *peers) copyAside(url string) {
 			case <-ctx.Done():
 			}
 		}()
-		if err := p.h.begun(ctx); err != nil {
+		if p.h.begun(ctx) != nil {
 			return
 		}
-		if found, _ := p.until(ctx, []string{url}, false); found {
+		if found, _ := p.until(ctx, []string{url}, false); found { // nothing is configured then
 			p.h.changed(ctx)
 		}
 	})

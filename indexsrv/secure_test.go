@@ -154,7 +154,7 @@ func TestRoles(t *testing.T) {
 		"/query": secure.RoleRead, "/query_by_hash": secure.RoleRead, "/workers": secure.RoleRead, "/dump": secure.RoleRead,
 		"/digest": secure.RoleRead, "/metrics": secure.RoleRead, "/peers": secure.RoleRead,
 		"/register": secure.RoleWrite, "/unregister": secure.RoleWrite, "/register_peer": secure.RoleWrite, "/deregister_peer": secure.RoleWrite,
-		"/debug/pprof/": secure.RoleAdmin,
+		"/debug/pprof/": secure.RoleAdmin, "/state": secure.RoleAdmin,
 	}
 	for _, r := range routes {
 		need, ok := want[r.path]

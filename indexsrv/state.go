@@ -35,13 +35,13 @@ type keeper struct {
 	dir string
 
 	lock  *dirlock.Lock // nil: it could not be had; guarded by mu
-	stats stateStats
+	stats *stateStats
 
 	// begun: there is something that may be written. Each loop has its end.
-	begun                bool
-	stopState, stopRegs  context.CancelFunc
-	stateLoop, regsLoop  sync.WaitGroup
-	writing sync.Mutex // one state file at a time
+	begun               bool
+	stopState, stopRegs context.CancelFunc
+	stateLoop, regsLoop sync.WaitGroup
+	writing             sync.Mutex // one state file at a time
 
 	mu     sync.Mutex // guards what follows, and the numbers of files
 	last   uint64     // number of the last file
@@ -52,19 +52,19 @@ type keeper struct {
 	alarms map[string]bool
 }
 
-// stateStats are what metrics tell of a keeper.
+// stateStats are what metrics tell of kept and copied states.
 type stateStats struct {
-	writes, failures, refused  atomic.Uint64
-	bytes, seconds, written    atomic.Uint64 // of the last state; seconds and Unix time in ns
-	restored, memberships      atomic.Uint64
-	loadSeconds                atomic.Uint64 // ns
-	peerCopies, peerFailures   atomic.Uint64
-	registrationWrites         atomic.Uint64
+	writes, failures, refused atomic.Uint64
+	bytes, seconds, written   atomic.Uint64 // of the last state; seconds and Unix time in ns
+	restored, memberships     atomic.Uint64
+	loadSeconds               atomic.Uint64 // ns
+	peerCopies, peerFailures  atomic.Uint64
+	registrationWrites        atomic.Uint64
 }
 
 func newKeeper(h *Host) *keeper {
 	return &keeper{
-		h: h, log: h.log.With("state_dir", h.cfg.StateDir), dir: h.cfg.StateDir,
+		h: h, stats: &h.stateStats, log: h.log.With("state_dir", h.cfg.StateDir), dir: h.cfg.StateDir,
 		news: make(chan struct{}, 1), done: make(chan struct{}), alarms: map[string]bool{},
 	}
 }

@@ -110,9 +110,9 @@ type restorer struct {
 	decided bool
 
 	head state.Head
-	regs []state.Registration    // of the state that is read
+	regs []state.Registration     // of the state that is read
 	want map[rankKey]StreamConfig // of all that will be registered
-	room chan struct{}           // loads at a time
+	room chan struct{}            // loads at a time
 	wait sync.WaitGroup
 
 	mu          sync.Mutex // guards what follows
@@ -248,7 +248,7 @@ func (r *restorer) finish() error {
 		r.plan()
 	}
 	r.wait.Wait()
-	defer func() { r.drop(r.loaded) }()
+	defer func() { dropLoaded(r.h.idx, r.loaded) }()
 	if r.start {
 		for i := range r.h.cfg.Workers {
 			reg := r.h.cfg.Workers[i]
@@ -275,11 +275,17 @@ func (r *restorer) finish() error {
 	return nil
 }
 
+// abandon ends what was loaded and will not be registered.
+func (r *restorer) abandon() {
+	r.wait.Wait()
+	dropLoaded(r.h.idx, r.loaded)
+}
+
 func (r *restorer) register(reg *Registration, live []int, a actor, action string) error {
 	old := r.take(reg, live)
 	err := r.h.reg.registerLoaded(r.ctx, reg, live, old)
 	r.h.auditRegistration(a, action, reg, err)
-	r.drop(old)
+	dropLoaded(r.h.idx, old)
 	return err
 }
 
@@ -299,10 +305,10 @@ func (r *restorer) take(reg *Registration, live []int) map[int]loaded {
 	return out
 }
 
-// drop ends the holders that nobody took.
-func (r *restorer) drop(old map[int]loaded) {
+// dropLoaded ends the holders that nobody took.
+func dropLoaded[K comparable](idx *Writer, old map[K]loaded) {
 	for _, l := range old {
-		_ = r.h.idx.Drop(l.holder) // known: it was just added
+		_ = idx.Drop(l.holder) // known: it was just added
 	}
 }
 

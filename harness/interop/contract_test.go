@@ -25,7 +25,6 @@ func TestDynamoContract(t *testing.T) {
 	both := startBoth(t)
 	p := newPublisher(t, "", nil, wire.ReplayBare)
 	reg := fmt.Sprintf(`"endpoint":%q,"replay_endpoint":%q`, p.Live, p.Replay)
-	const noPeers = "not built yet, and saying so"
 	post, get := http.MethodPost, http.MethodGet
 	for i, step := range []struct {
 		method, path, body string
@@ -35,7 +34,7 @@ func TestDynamoContract(t *testing.T) {
 		{get, "/health", "", 200, 200, ""},
 		{get, "/workers", "", 200, 200, ""},
 		{get, "/dump", "", 200, 200, ""},
-		{get, "/peers", "", 501, 200, noPeers},
+		{get, "/peers", "", 200, 200, ""},
 		{get, "/metrics", "", 200, 200, ""},
 		{post, "/query", `{"token_ids":[1],"model_name":"m"}`, 404, 404, ""},
 		{post, "/query_by_hash", `{"block_hashes":[1],"model_name":"m"}`, 404, 404, ""},
@@ -66,9 +65,9 @@ func TestDynamoContract(t *testing.T) {
 		{post, "/register", `{"instance_id":"a","model_name":"m","block_size":16,` + reg + `}`, 201, 422, "ids may be strings"},
 		{post, "/register", `{"instance_id":5,"model_name":"zero","block_size":0,` + reg + `}`, 400, 201, "a block holds tokens"},
 		{post, "/register", `{"instance_id":1,"model_name":"other","block_size":16,` + reg + `}`, 201, 409, "an id may stand in two models"},
-		{post, "/register_peer", `{"url":"http://127.0.0.1:1"}`, 501, 201, noPeers},
-		{post, "/deregister_peer", `{"url":"http://127.0.0.1:1"}`, 501, 200, noPeers},
-		{post, "/deregister_peer", `{"url":"http://127.0.0.1:1"}`, 501, 404, noPeers},
+		{post, "/register_peer", `{"url":"http://127.0.0.1:1"}`, 201, 201, ""},
+		{post, "/deregister_peer", `{"url":"http://127.0.0.1:1"}`, 200, 200, ""},
+		{post, "/deregister_peer", `{"url":"http://127.0.0.1:1"}`, 404, 404, ""},
 		{get, "/query", "", 405, 405, ""},
 		{get, "/nowhere", "", 404, 404, ""},
 		{post, "/unregister", `{"instance_id":77,"model_name":"m"}`, 404, 404, ""},
