@@ -103,7 +103,7 @@ func (f *fake) answer(w http.ResponseWriter, r *http.Request) {
 		f.held[key] = true
 	}
 	mine := "cmpl-" + id
-	row := map[string]any{"n": len(f.log) + 1, "id": mine, "client_id": id, "worker": "w" + strconv.Itoa(n%2), "rank": 0, "ended": 1.0, "queue_s": 0.001, "prompt_tokens": len(tokens), "cached_tokens": cached, "oracle_tokens": cached + 16, "finish": "length"}
+	row := map[string]any{"n": len(f.log) + 1, "id": mine, "client_id": id, "worker": "w" + strconv.Itoa(n%2), "rank": 0, "ended": 1.0, "queue_s": 0.001, "prompt_tokens": len(tokens), "cached_tokens": cached, "best_at_arrival_tokens": cached + 16, "finish": "length"}
 	if f.ids {
 		mine = "own-" + strconv.Itoa(n)
 		row["id"], row["client_id"] = mine, ""

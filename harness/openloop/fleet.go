@@ -67,7 +67,7 @@ type served struct {
 	Queue    float64 `json:"queue_s"`
 	Prompt   *int    `json:"prompt_tokens"`
 	Cached   *int    `json:"cached_tokens"`
-	Best     *int    `json:"oracle_tokens"` // what the best worker held as it arrived
+	Best     *int    `json:"best_at_arrival_tokens"`
 	Finish   string  `json:"finish"`
 }
 

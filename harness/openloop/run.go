@@ -20,6 +20,8 @@ import (
 )
 
 const (
+	// longAway is after how long nobody waits for a request any more without being told.
+	longAway = 24 * time.Hour
 	// defaultBlock is the block size where nobody says one, in tokens.
 	defaultBlock = 16
 	// inOrder bounds how long the next request waits for the one before to be with the
@@ -52,6 +54,9 @@ func Run(ctx context.Context, o *Options, stderr io.Writer) (*Result, error) {
 	}
 	if o.OneByOne {
 		clear(r.due)
+	}
+	if n := len(r.due); n > 0 && r.due[n-1] > longAway && stderr != nil {
+		fmt.Fprintf(stderr, "harness replay: the last request is due only in %v: --for leaves out what is due later\n", r.due[n-1].Round(time.Second))
 	}
 	r.recs = newRecords(trace.Rows, r.due)
 	if err := r.open(ctx); err != nil {

@@ -252,6 +252,34 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestLongAway: a due time that saturated is waited for, and said; what is due later than
+// asked for is left out.
+func TestLongAway(t *testing.T) {
+	f := newFake(t)
+	o := f.options()
+	o.Trace = filepath.Join(t.TempDir(), "t.jsonl")
+	text := `{"timestamp": 18446744073709551615, "input_length": 9, "output_length": 1}` + "\n" + `{"timestamp": 5, "input_length": 600, "output_length": 2}` + "\n"
+	if err := os.WriteFile(o.Trace, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.Rows, o.Speedup = Range{0, 1}, 1
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	var said strings.Builder
+	r, err := Run(ctx, o, &said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := r.Summary; s.Requests.OK != 1 || s.Requests.NotSent != 1 || !strings.Contains(said.String(), "is due only in 2562047h") || r.Records[0].Row != 1 {
+		t.Errorf("%+v, %q", s.Requests, said.String())
+	}
+	said.Reset()
+	o.For = time.Minute
+	if r, err = Run(t.Context(), o, &said); err != nil || r.Summary.Requests.Rows != 1 || r.Summary.Requests.OK != 1 || said.Len() != 0 {
+		t.Errorf("%v, %+v, %q", err, r.Summary.Requests, said.String())
+	}
+}
+
 // TestSilent: servers that take a connection and then say nothing, say nothing more, or
 // never end saying something that is no answer. Each request ends, and is counted.
 func TestSilent(t *testing.T) {

@@ -445,7 +445,7 @@ func TestFaultStarve(t *testing.T) {
 }
 
 // TestFleet starts three workers of two ranks: each at its own ports, one truth for
-// all, the oracle the best of them.
+// all, and the best of them.
 func TestFleet(t *testing.T) {
 	s := start(t, "--engine vllm --fleet 3 --ranks 2 --block 4 --blocks 100")
 	if len(s.Workers) != 3 || s.Workers[1].HTTP == s.HTTP || len(s.Workers[2].Pub) != 2 {
@@ -466,9 +466,9 @@ func TestFleet(t *testing.T) {
 	}
 	got := ""
 	for _, r := range page.Requests {
-		got += fmt.Sprintf("%d %s cached %d oracle %d %s; ", r.N, r.Worker, r.Cached, r.Oracle, r.Finish)
+		got += fmt.Sprintf("%d %s cached %d best %d %s; ", r.N, r.Worker, r.Cached, r.Best, r.Finish)
 	}
-	if want := "1 w1 cached 0 oracle 0 length; 2 w1 cached 8 oracle 8 length; 3 w2 cached 0 oracle 8 length; "; got != want {
+	if want := "1 w1 cached 0 best 0 length; 2 w1 cached 8 best 8 length; 3 w2 cached 0 best 8 length; "; got != want {
 		t.Errorf("requests %s\nwant %s", got, want)
 	}
 	var reuse TruthReuse

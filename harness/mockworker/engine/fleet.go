@@ -214,7 +214,7 @@ func (w *Worker) submit(q Request, t origin) (<-chan Output, *Entry, error) {
 	}
 	e := &Entry{
 		ID: t.id, ClientID: t.client, Model: t.model, Worker: w.Name, Arrived: unix(time.Now()), Rank: q.Rank,
-		Prompt: len(q.Tokens), Oracle: w.fleet.best(&q),
+		Prompt: len(q.Tokens), Best: w.fleet.best(&q),
 	}
 	w.fleet.journal.add(e)
 	w.mu.Lock()

@@ -29,8 +29,8 @@ type Entry struct {
 	Queue      float64 `json:"queue_s"`               // from its arrival until it was let in
 
 	Prompt    int    `json:"prompt_tokens"`
-	Cached    int    `json:"cached_tokens"` // of the prompt, found cached where it went
-	Oracle    int    `json:"oracle_tokens"` // of the prompt, cached in the best place when it arrived
+	Cached    int    `json:"cached_tokens"`          // of the prompt, found cached where it went
+	Best      int    `json:"best_at_arrival_tokens"` // of the prompt, cached in the best place when it arrived
 	Output    int    `json:"output_tokens"`
 	Finish    string `json:"finish"`    // stop, length, abort, error; "": it runs
 	Preempted int    `json:"preempted"` // times
