@@ -74,10 +74,18 @@ func secretForms(i int) map[string][]byte {
 		"varints":         binary.AppendUvarint(binary.AppendUvarint(nil, uint64(a)), uint64(b)),
 		"msgpack":         binary.BigEndian.AppendUint32([]byte{0xce}, a),
 		"quoted LE":       []byte(strings.Trim(strconv.QuoteToASCII(string(le)), `"`)),
-		"list of bytes":   []byte(strings.Trim(fmt.Sprint(le), "[]")),
-		"list of bytes,":  bytes.ReplaceAll([]byte(strings.Trim(fmt.Sprint(le), "[]")), []byte(" "), []byte(",")),
+		"list of bytes":   byteList(le, ' '),
+		"list of bytes,":  byteList(le, ','),
 		"little-endian 3": le[1:7],
 	}
+}
+
+func byteList(b []byte, between byte) []byte {
+	var list []byte
+	for _, c := range b {
+		list = append(strconv.AppendUint(list, uint64(c), 10), between)
+	}
+	return list[:len(list)-1]
 }
 
 var base64Text = regexp.MustCompile(`[A-Za-z0-9+/_-]{24,}`)
@@ -156,7 +164,7 @@ func (r *secretRig) store(parent, first uint64, ts []uint32) kv.Event {
 func startSecretRig(t *testing.T) *secretRig {
 	t.Helper()
 	cfg := DefaultConfig()
-	cfg.Listen = "127.0.0.1:0"
+	cfg.Listen, cfg.GRPCListen = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.ShardsPerNode, cfg.LanesPerNode = 2, 2
 	cfg.LogLevel = slog.LevelDebug
 	logged := &lockedBuffer{}
@@ -179,6 +187,7 @@ var secretWays = []struct {
 	{"bad events", (*secretRig).sendBadEvents},
 	{"queries", (*secretRig).sendQueries},
 	{"bad queries", (*secretRig).sendBadQueries},
+	{"calls", (*secretRig).sendCalls},
 }
 
 func (r *secretRig) sendRegistrations() {
@@ -289,10 +298,11 @@ func (r *secretRig) sendBadQueries() {
 
 // secretOutputs are the ways by which something comes out; each adds what it has.
 var secretOutputs = []func(*secretRig, map[string][]byte){
-	func(r *secretRig, out map[string][]byte) { out["log"] = []byte(r.logged.String()) },
-	func(r *secretRig, out map[string][]byte) { out["answers"] = r.answers.Bytes() },
+	(*secretRig).readCalls,
 	(*secretRig).readRoutes,
 	(*secretRig).readFiles,
+	func(r *secretRig, out map[string][]byte) { out["answers"] = r.answers.Bytes() },
+	func(r *secretRig, out map[string][]byte) { out["log"] = []byte(r.logged.String()) },
 }
 
 // readRoutes asks every GET route.

@@ -257,3 +257,45 @@ func TestRPCTLS(t *testing.T) {
 		t.Error("the old authority's client is let in")
 	}
 }
+
+// TestRPCOfHost: the host's own gRPC server is behind the gate.
+func TestRPCOfHost(t *testing.T) {
+	a := securetest.New(t, "ours")
+	g, _ := startTLS(t, a, withGRPC(func(c *Config) { c.TokenFile = tokenFile(t) }))
+	r := &rpcRig{t: t, addr: g.GRPCAddr().String()}
+	conn := r.dial(a.Client(a, later()))
+	for _, c := range []struct {
+		method, token string
+		want          codes.Code
+	}{
+		{kindexv1.WorkersService_ListWorkers_FullMethodName, "", codes.Unauthenticated},
+		{kindexv1.WorkersService_ListWorkers_FullMethodName, "wrong-token", codes.Unauthenticated},
+		{kindexv1.WorkersService_ListWorkers_FullMethodName, "reader-token", codes.OK},
+		{kindexv1.ContentService_Dump_FullMethodName, "", codes.Unauthenticated},
+		{kindexv1.IndexService_LookupStream_FullMethodName, "", codes.Unauthenticated},
+		{kindexv1.WorkersService_RegisterWorker_FullMethodName, "reader-token", codes.PermissionDenied},
+		{kindexv1.WorkersService_RegisterWorker_FullMethodName, "writer-token", codes.InvalidArgument},
+		{kindexv1.WorkersService_UnregisterWorker_FullMethodName, "reader-token", codes.PermissionDenied},
+		{healthpb.Health_Check_FullMethodName, "", codes.OK},
+	} {
+		g.forgive()
+		if err := call(t, conn, c.method, c.token); status.Code(err) != c.want {
+			t.Errorf("%s with %q: %v, want %v", c.method, c.token, err, c.want)
+		}
+		refused := c.want == codes.Unauthenticated || c.want == codes.PermissionDenied
+		if !refused && c.want != codes.InvalidArgument {
+			continue
+		}
+		if l := g.lastAudit(); l.Via != "grpc" || l.Certificate != "CN=client" && l.Who != "CN=client" || (l.Result == "refused") != refused {
+			t.Errorf("%s with %q: audited as %+v", c.method, c.token, l)
+		}
+	}
+	if err := call(t, r.dial(nil), healthpb.Health_Check_FullMethodName, ""); status.Code(err) != codes.Unavailable {
+		t.Errorf("in the clear: %v", err)
+	}
+	before := g.refusals(reasonCertificate)
+	if err := call(t, r.dial(a.Client(a, time.Now().Add(-time.Minute))), healthpb.Health_Check_FullMethodName, ""); status.Code(err) != codes.Unavailable {
+		t.Errorf("an expired certificate: %v", err)
+	}
+	waitFor(t, "it to be counted", func() bool { return g.refusals(reasonCertificate) > before })
+}
