@@ -60,6 +60,7 @@ type Host struct {
 	epoch     uint64        // names this life of the host to whoever watches it
 	closing   chan struct{} // closed when streams begin to stop
 	dumps     chan struct{} // one token for each dump under way
+	explains  chan struct{} // the same of explanations
 	profiling atomic.Bool   // a profile that takes its time is under way
 	scratch   sync.Pool     // *queryScratch
 
@@ -105,7 +106,7 @@ func newHost(cfg Config, src feed.Source, log *slog.Logger) (*Host, error) {
 		return nil, err
 	}
 	h.idx, h.pool, h.plans, h.src, h.dumps = NewPoolWriter(idx, pool), pool, plans, src, make(chan struct{}, maxDumps)
-	h.epoch, h.closing = rand.Uint64(), make(chan struct{})
+	h.epoch, h.closing, h.explains = rand.Uint64(), make(chan struct{}), make(chan struct{}, maxExplains)
 	h.scratch.New = func() any { return newQueryScratch(int(h.scratches.Add(1))) }
 	h.met = newMetrics(h)
 	h.reg = newRegistry(&h.cfg, h.idx, src, h.met.streamHooks, log)

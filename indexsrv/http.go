@@ -52,6 +52,7 @@ const numRoutes = 16
 var routes = [numRoutes]route{
 	{"POST", "/query", (*Host).serveQuery, true, toRead, false},
 	{"POST", "/query_by_hash", (*Host).serveQueryByHash, true, toRead, false},
+	{"POST", "/explain", (*Host).serveExplain, true, toRead, false},
 	{"POST", "/register", (*Host).serveRegister, true, toChange, false},
 	{"POST", "/unregister", (*Host).serveUnregister, true, toChange, false},
 	{"GET", "/workers", (*Host).serveWorkers, false, toRead, false},

@@ -151,7 +151,7 @@ func TestRoles(t *testing.T) {
 	g := startSecure(t, func(c *Config) { c.TokenFile = tokenFile(t) })
 	want := map[string]secure.Role{
 		"/health": secure.RoleNone, "/livez": secure.RoleNone, "/readyz": secure.RoleNone,
-		"/query": secure.RoleRead, "/query_by_hash": secure.RoleRead, "/workers": secure.RoleRead, "/dump": secure.RoleRead,
+		"/query": secure.RoleRead, "/query_by_hash": secure.RoleRead, "/explain": secure.RoleRead, "/workers": secure.RoleRead, "/dump": secure.RoleRead,
 		"/digest": secure.RoleRead, "/metrics": secure.RoleRead, "/peers": secure.RoleRead,
 		"/register": secure.RoleWrite, "/unregister": secure.RoleWrite, "/register_peer": secure.RoleWrite, "/deregister_peer": secure.RoleWrite,
 		"/debug/pprof/": secure.RoleAdmin, "/state": secure.RoleAdmin,
