@@ -252,6 +252,7 @@ func (r *secretRig) sendQueries() {
 	fresh := jsonOf(r.t, r.fresh(2))
 	for _, more := range []string{``, `,"lora_name":"adapter","cache_salt":"s"`, `,"extra_keys":[null,[["image",-3]]]`, `,"instances":[1],"max_results":1`, `,"more":` + fresh} {
 		r.ask("POST", "/query", `{"model_name":"m","token_ids":`+fresh+more+`}`, 200)
+		r.ask("POST", "/explain", `{"model_name":"m","token_ids":`+fresh+more+`}`, 200)
 	}
 	r.ask("POST", "/query_by_hash", `{"model_name":"m","block_hashes":[1,2],"token_ids":`+fresh+`}`, 200)
 }
@@ -283,6 +284,7 @@ func (r *secretRig) sendBadQueries() {
 		`{"model_name":"m","token_ids":[` + list + "\x00" + one + `]}`,
 	} {
 		r.ask("POST", "/query", body, 400)
+		r.ask("POST", "/explain", body, 400)
 		r.ask("POST", "/query_by_hash", strings.ReplaceAll(body, `"token_ids"`, `"block_hashes"`), 400, 200) // a hash may be negative
 	}
 	r.ask("POST", "/query", `{"model_name":"zz","token_ids":[`+list+`]}`, 404)
