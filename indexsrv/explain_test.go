@@ -10,8 +10,12 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+
 	"kindex/internal/kv"
 	"kindex/internal/lookup"
+	"kindex/internal/lookuppb"
+	kindexv1 "kindex/proto/kindex/v1"
 )
 
 // explainBody asks about the blocks that tests call by number.
@@ -43,7 +47,7 @@ func ends(e *lookup.Explanation) (all []string) {
 
 // TestExplain: each reason from real sockets, in the order of depth.
 func TestExplain(t *testing.T) {
-	h := startZMQHost(t, nil)
+	h := startZMQHost(t, withGRPC(nil))
 	engines := map[string]*engine{}
 	for _, id := range []string{"1", "2", "3", "4", "5"} {
 		engines[id] = startEngine(t, nil, func(e *engine) { e.noReplay = id == "5" })
@@ -84,6 +88,27 @@ func TestExplain(t *testing.T) {
 		t.Errorf("tiers: %s", jsonOf(t, r))
 	}
 
+	// gRPC says the same.
+	rpc := kindexv1.NewExplainServiceClient(dialRPC(t, h.Host).conn)
+	for _, q := range []*lookup.Query{
+		{Model: "m", Hashes: chainOf(kv.HashSeed, 1, 2, 3, 4)},
+		{Model: "m", Tokens: append(blockTokens(1), 5), Only: []string{"1", "4"}, Limit: 1},
+	} {
+		m, err := rpc.Explain(t.Context(), &kindexv1.ExplainRequest{Query: lookuppb.EncodeQuery(q)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := h.Explain(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := lookuppb.DecodeExplanation(m); jsonOf(t, got) != jsonOf(t, want) {
+			t.Errorf("over gRPC:\n%s\nwant\n%s", jsonOf(t, got), jsonOf(t, want))
+		}
+	}
+	_, err := rpc.Explain(t.Context(), &kindexv1.ExplainRequest{Query: &kindexv1.Query{ModelName: "zz"}})
+	wantStatus(t, "no such model", err, codes.NotFound, "model_name: ")
+
 	// A tail, a limit, a filter, hashes, and another namespace.
 	var ts []uint32
 	for _, b := range []uint64{1, 2, 3, 4} {
@@ -115,7 +140,7 @@ func TestExplainStreams(t *testing.T) {
 	e := startEngine(t, nil, nil)
 	e.publish(storeOf(0, 1), small)
 	registerEngine(t, h, "1", e, "")
-	waitFor(t, "degraded", func() bool { return h.listener("1").Status == "degraded" })
+	waitFor(t, "degraded", func() bool { return strings.Contains(h.listener("1").LastError, "block size") })
 	h.must(201, "POST", "/register", `{"instance_id":"away","endpoint":"tcp://127.0.0.1:1","model_name":"m","block_size":16}`)
 	got := h.explain(explainBody(t, "", 1, 2))
 	if r := strings.Join(ends(&got), "\n"); r != "1/0 1,1,1 not_stored+other_block_size+stream_degraded\naway/0 0,0,0 stream_pending" {

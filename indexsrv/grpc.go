@@ -71,6 +71,7 @@ func newRPCServer(h *Host) *rpcServer {
 	kindexv1.RegisterWorkersServiceServer(s.server, workersService{s: s})
 	kindexv1.RegisterContentServiceServer(s.server, contentService{s: s})
 	kindexv1.RegisterStatsServiceServer(s.server, statsService{s: s})
+	kindexv1.RegisterExplainServiceServer(s.server, explainService{s: s})
 	healthpb.RegisterHealthServer(s.server, healthService{s: s})
 	reflection.Register(s.server)
 	s.met = newRPCMetrics(s.server)

@@ -32,6 +32,7 @@ var rpcAccess = map[string]access{
 	kindexv1.ContentService_Dump_FullMethodName:             toRead,
 	kindexv1.ContentService_Digest_FullMethodName:           toRead,
 	kindexv1.StatsService_GetStats_FullMethodName:           toRead,
+	kindexv1.ExplainService_Explain_FullMethodName:          toRead,
 }
 
 // accessOf returns what an RPC asks for. Health is open as HTTP's is; what nobody
