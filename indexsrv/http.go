@@ -46,7 +46,7 @@ var (
 	toCopy    = access{secure.RoleAdmin, placeAny}
 )
 
-const numRoutes = 16
+const numRoutes = 17
 
 // routes are all paths, in the order of their metrics.
 var routes = [numRoutes]route{
