@@ -30,6 +30,17 @@ type ends struct {
 	sent    int    // of pending, bytes that have gone
 }
 
+// newEnds returns the server's ends in shard i's part of m.
+func newEnds(p *peer, m *memory, l Layout, i int, mark uint32) *ends {
+	w := m.words(l, i)
+	in, out := m.rings(l, i)
+	return &ends{
+		client: p, words: w, most: chunk(len(in)), mostOut: chunk(len(out)),
+		in:  ring{data: in, mine: w.requestHead, theirs: w.requestTail, mark: mark},
+		out: ring{data: out, mine: w.replyTail, theirs: w.replyHead, mark: mark},
+	}
+}
+
 // assembly is a request of several records.
 type assembly struct {
 	head    header

@@ -118,16 +118,8 @@ func (p *peer) open() (*os.File, error) {
 	s.mu.Lock()
 	p.beat = mem.word64(offClientBeat)
 	s.mu.Unlock()
-	mark := uint32(s.generation)
 	for i := range l.Shards {
-		w := mem.words(l, i)
-		in, out := mem.rings(l, i)
-		e := &ends{
-			client: p, words: w, most: chunk(len(in)), mostOut: chunk(len(out)),
-			in:  ring{data: in, mine: w.requestHead, theirs: w.requestTail, mark: mark},
-			out: ring{data: out, mine: w.replyTail, theirs: w.replyHead, mark: mark},
-		}
-		p.ends = append(p.ends, e)
+		p.ends = append(p.ends, newEnds(p, mem, l, i, uint32(s.generation)))
 	}
 	s.Bytes.Add(int64(l.Size()))
 	for i, t := range s.threads {
