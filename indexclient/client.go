@@ -63,6 +63,11 @@ type Options struct {
 	// 0: 100 ms and 5 s. Connections are made again at the same pace.
 	RetryDelay, RetryMax time.Duration
 
+	// SharedSpin is how long a caller over shared memory looks for its answer before it
+	// sleeps, where the host's threads do so, too. 0: 50 us where there are 4 cores or
+	// more, else not at all. Negative: not at all.
+	SharedSpin time.Duration
+
 	// Unary makes each lookup over gRPC a call of its own. Without it lookups share one
 	// stream a host, many at a time, which costs less.
 	Unary bool

@@ -35,7 +35,8 @@ type shared struct {
 	path    string
 	o       *Options
 	pauseTo time.Duration // between tries, at most
-	idle    chan *sharedCall
+	spare   atomic.Pointer[sharedCall] // the one that was used last
+	idle    chan *sharedCall           // others
 	end     context.CancelFunc
 	ended   chan struct{}
 
@@ -118,7 +119,10 @@ func (s *shared) dial(ctx context.Context) (*sharedConn, error) {
 	c := &sharedConn{}
 	c.table.Store(newSharedTable())
 	o := shm.ClientOptions{Change: c.changed}
-	if runtime.GOMAXPROCS(0) >= sharedSpinCores {
+	switch {
+	case s.o.SharedSpin != 0:
+		o.Spin = max(s.o.SharedSpin, 0)
+	case runtime.GOMAXPROCS(0) >= sharedSpinCores:
 		o.Spin = sharedSpin
 	}
 	client, err := shm.Dial(ctx, s.path, o)

@@ -25,13 +25,46 @@ type sharedCall struct {
 	holders []uint32
 	sifts   bool // the answer has more than holders
 	rows    []sharedRow
+
+	// The model of the last question, and the table that had it.
+	table *sharedTable
+	name  sharedName
+	model *sharedModel
 }
 
-// sharedRow is a match with what it is ordered by.
+// sharedRow is a match's place in the order of an answer: by depth, the greater first,
+// then by registration and rank.
 type sharedRow struct {
-	kv.Match
-	degraded bool
-	who      *sharedHolder
+	depth uint64 // all three
+	tie   uint64
+	match int32 // of the call's
+}
+
+// depthBits are enough for a depth: no chain is longer.
+const depthBits = 21
+
+var _ = uint(1<<depthBits - 1 - shm.MaxBlocks)
+
+// sortRows orders rows. Shards answer by holder, so most rows of equal depth stand
+// right already: few are moved, and not by a function that is called for each pair.
+func sortRows(rows []sharedRow) {
+	if len(rows) > 64 {
+		slices.SortFunc(rows, func(a, b sharedRow) int {
+			if a.depth != b.depth {
+				return cmp.Compare(b.depth, a.depth)
+			}
+			return cmp.Compare(a.tie, b.tie)
+		})
+		return
+	}
+	for i := 1; i < len(rows); i++ {
+		r := rows[i]
+		k := i
+		for ; k > 0 && (rows[k-1].depth < r.depth || rows[k-1].depth == r.depth && rows[k-1].tie > r.tie); k-- {
+			rows[k] = rows[k-1]
+		}
+		rows[k] = r
+	}
 }
 
 var errLate = lookup.Refuse(ErrDeadline, "no answer within the time given")
@@ -40,6 +73,9 @@ var errLate = lookup.Refuse(ErrDeadline, "no answer within the time given")
 const keptShared = 1 << 20
 
 func (s *shared) take() *sharedCall {
+	if c := s.spare.Swap(nil); c != nil {
+		return c
+	}
 	select {
 	case c := <-s.idle:
 		return c
@@ -51,8 +87,10 @@ func (s *shared) take() *sharedCall {
 func (s *shared) give(c *sharedCall) {
 	c.call.Hashes, c.call.Holders = nil, nil // the caller's, perhaps
 	clear(c.only)
-	clear(c.rows) // hold no old table
-	if 8*cap(c.hashes)+16*cap(c.call.Matches)+40*cap(c.rows)+16*cap(c.only) > keptShared {
+	if 8*cap(c.hashes)+16*cap(c.call.Matches)+24*cap(c.rows)+16*cap(c.only) > keptShared {
+		return
+	}
+	if s.spare.CompareAndSwap(nil, c) {
 		return
 	}
 	select {
@@ -114,7 +152,7 @@ func (c *sharedConn) lookup(ctx context.Context, deadline uint64, q *lookup.Quer
 	call := sc.call
 	for {
 		t := c.table.Load()
-		m := t.models[name]
+		m := sc.find(t, name)
 		if err := sc.fill(q, t, m); err != nil {
 			return err
 		}
@@ -149,6 +187,14 @@ func (c *sharedConn) lookup(ctx context.Context, deadline uint64, q *lookup.Quer
 		a.Matches = sc.union(now, q.Limit, a.Matches)
 		return nil
 	}
+}
+
+// find returns the model of that name, which is mostly that of the last question.
+func (sc *sharedCall) find(t *sharedTable, name sharedName) *sharedModel {
+	if t != sc.table || name != sc.name {
+		sc.table, sc.name, sc.model = t, name, t.models[name]
+	}
+	return sc.model
 }
 
 // fill makes the request. Where there is no model it asks about none: the reply says
@@ -232,8 +278,10 @@ func (sc *sharedCall) sameOnly(t *sharedTable, name sharedName) bool {
 
 // union appends what the shards found, the deepest first.
 func (sc *sharedCall) union(t *sharedTable, limit int, dst []lookup.Match) []lookup.Match {
+	matches := sc.call.Matches
 	sc.rows = sc.rows[:0]
-	for _, m := range sc.call.Matches {
+	for i := range matches {
+		m := &matches[i]
 		who := t.holder(m.Holder)
 		if who == nil {
 			continue // unregistered since
@@ -243,24 +291,23 @@ func (sc *sharedCall) union(t *sharedTable, limit int, dst []lookup.Match) []loo
 				continue
 			}
 		}
-		row := sharedRow{Match: m, degraded: m.Any&shm.DegradedBit != 0, who: who}
-		row.Any &^= shm.DegradedBit
-		sc.rows = append(sc.rows, row)
+		depth := uint64(m.Any&^shm.DegradedBit)<<(2*depthBits) | uint64(m.Host)<<depthBits | uint64(m.Device)
+		sc.rows = append(sc.rows, sharedRow{depth: depth, tie: who.tie, match: int32(i)})
 	}
-	slices.SortFunc(sc.rows, func(a, b sharedRow) int {
-		return cmp.Or(cmp.Compare(b.Any, a.Any), cmp.Compare(b.Host, a.Host), cmp.Compare(b.Device, a.Device),
-			cmp.Compare(a.who.order, b.who.order), cmp.Compare(a.who.rank, b.who.rank))
-	})
+	sortRows(sc.rows)
 	rows := sc.rows
 	if limit > 0 && len(rows) > limit {
 		rows = rows[:limit]
 	}
+	at := len(dst)
+	dst = slices.Grow(dst, len(rows))[:at+len(rows)]
 	for i := range rows {
-		r := &rows[i]
-		dst = append(dst, lookup.Match{
-			Instance: r.who.instance, Number: r.who.number, Rank: int(r.who.rank),
-			Device: r.Device, Host: r.Host, Any: r.Any, Degraded: r.degraded,
-		})
+		m := &matches[rows[i].match]
+		who := t.holder(m.Holder)
+		out := &dst[at+i]
+		out.Instance, out.Number, out.Rank = who.instance, who.number, int(who.rank)
+		out.Device, out.Host, out.Any = m.Device, m.Host, m.Any&^shm.DegradedBit
+		out.Degraded = m.Any&shm.DegradedBit != 0
 	}
 	return dst
 }

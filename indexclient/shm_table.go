@@ -38,8 +38,11 @@ type sharedHolder struct {
 	number   bool // it was given as an integer
 	known    bool
 	rank     int32
-	order    uint64
+	tie      uint64 // orders holders as they were registered, those of one instance by rank
 }
+
+// rankBits are enough for a rank within tie: no instance has more.
+const rankBits = 16
 
 const sharedPageBits = 8
 
@@ -135,7 +138,7 @@ func (t *sharedTable) changeHolders(c *shm.Change) {
 		if !s.known {
 			p.live++
 		}
-		*s = sharedHolder{instance: h.Instance, number: h.Number, known: true, rank: int32(h.Rank), order: h.Order}
+		*s = sharedHolder{instance: h.Instance, number: h.Number, known: true, rank: int32(h.Rank), tie: h.Order<<rankBits | uint64(h.Rank)&(1<<rankBits-1)}
 		added[h.Model] = append(added[h.Model], h.Holder)
 		touched[h.Model] = true
 	}

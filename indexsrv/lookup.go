@@ -95,8 +95,18 @@ func (q *queryScratch) appendMatches(dst []lookup.Match) []lookup.Match {
 	return dst
 }
 
-// compareHits orders as answers are ordered: see [lookup.Match.Compare].
+// compareHits orders as answers are ordered: see [lookup.Match.Compare]. It is
+// written out: most hits are told apart by their first word.
 func compareHits(a, b hit) int {
-	return cmp.Or(cmp.Compare(b.any, a.any), cmp.Compare(b.host, a.host), cmp.Compare(b.device, a.device),
-		cmp.Compare(a.worker.order, b.worker.order), cmp.Compare(a.number, b.number))
+	switch {
+	case a.any != b.any:
+		return cmp.Compare(b.any, a.any)
+	case a.host != b.host:
+		return cmp.Compare(b.host, a.host)
+	case a.device != b.device:
+		return cmp.Compare(b.device, a.device)
+	case a.worker.order != b.worker.order:
+		return cmp.Compare(a.worker.order, b.worker.order)
+	}
+	return cmp.Compare(a.number, b.number)
 }

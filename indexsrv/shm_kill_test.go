@@ -135,9 +135,14 @@ type process struct {
 }
 
 // start starts this binary as what env says and waits for the first line.
-func start(t *testing.T, env ...string) *process {
+func start(t testing.TB, env ...string) *process {
 	t.Helper()
-	p := &process{Cmd: exec.Command(os.Args[0], "-test.run=^TestShmProcess$", "-test.timeout=20m")}
+	return startProcess(t, []string{os.Args[0], "-test.run=^TestShmProcess$", "-test.timeout=20m"}, env...)
+}
+
+func startProcess(t testing.TB, args []string, env ...string) *process {
+	t.Helper()
+	p := &process{Cmd: exec.Command(args[0], args[1:]...)}
 	p.Env = append(os.Environ(), env...)
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if _, err := p.StdinPipe(); err != nil {

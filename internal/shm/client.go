@@ -111,7 +111,7 @@ type Client struct {
 	beat         *atomic.Uint64
 	shards       []clientShard
 
-	slots   chan uint16   // free places in calls
+	freed   chan struct{} // of one: a place in calls is free, and somebody waits for one
 	long    chan struct{} // of one: a request of several records is under way
 	gone    chan struct{} // closed when the connection has ended
 	leaving chan struct{} // closed when the server said that it stops
@@ -123,7 +123,11 @@ type Client struct {
 	users   int // who may touch the memory
 	seq     uint64
 	calls   [maxCalls]*Call
-	leads   bool // somebody sleeps for all
+	free    []uint16 // places in calls
+	queued  int      // who waits for a place
+	unsent  int      // calls some of whose request had no room
+	waiting int      // calls that wait on their channels
+	leads   bool     // somebody sleeps for all
 
 	asking asking
 }
@@ -263,10 +267,10 @@ func (c *Client) open(h *hello, f *os.File) error {
 			in:    ring{data: in, mine: w.replyHead, theirs: w.replyTail, mark: mark},
 		})
 	}
-	c.slots = make(chan uint16, maxCalls)
 	for i := range maxCalls {
-		c.slots <- uint16(i)
+		c.free = append(c.free, uint16(maxCalls-1-i))
 	}
+	c.freed = make(chan struct{}, 1)
 	c.long = make(chan struct{}, 1)
 	c.gone, c.leaving = make(chan struct{}), make(chan struct{})
 	return nil
@@ -338,7 +342,7 @@ func (c *Client) killLocked(err error) {
 	_ = c.conn.Close() // gone or not: nothing more is expected of it
 	for _, call := range c.calls {
 		if call != nil {
-			call.finish(err)
+			c.finish(call, err)
 		}
 	}
 	c.bell.Add(1)

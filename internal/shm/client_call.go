@@ -30,25 +30,55 @@ func Now() uint64 { return now() }
 func (c *Client) Do(ctx context.Context, deadline uint64, call *Call) error {
 	call.deadline = deadline
 	n := records(call.payload(), c.most)
-	if err := c.claim(ctx, call, n > 1); err != nil {
-		return err
+	if n > 1 {
+		if err := c.claim(ctx, call); err != nil {
+			return err
+		}
+		defer func() { <-c.long }()
 	}
 	c.mu.Lock()
-	if err := c.admit(); err != nil {
+	for len(c.free) == 0 {
+		c.queued++
 		c.mu.Unlock()
-		c.release(call, n > 1)
+		err := c.queue(ctx, call, c.freed)
+		c.mu.Lock()
+		c.queued--
+		if err != nil {
+			c.passOn()
+			c.mu.Unlock()
+			return err
+		}
+	}
+	if err := c.admit(); err != nil {
+		c.passOn()
+		c.mu.Unlock()
 		return err
 	}
 	c.begin(call, n)
 	c.push(call)
 	c.mu.Unlock()
-	err := c.wait(ctx, call)
-	c.mu.Lock()
+	err, locked := error(nil), false
+	if c.spin > 0 {
+		err, locked = c.look(call)
+	}
+	if !locked {
+		err = c.wait(ctx, call)
+		c.mu.Lock()
+	}
 	c.end(call)
 	c.leave()
 	c.mu.Unlock()
-	c.release(call, n > 1)
 	return err
+}
+
+// passOn lets the next one that waits for a place look. The caller holds mu.
+func (c *Client) passOn() {
+	if c.queued > 0 && len(c.free) > 0 {
+		select {
+		case c.freed <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // admit counts a user of the memory. The caller holds mu.
@@ -76,17 +106,12 @@ func (c *Client) leave() {
 	}
 }
 
-// claim takes a place among the calls, and the right to send several records.
-func (c *Client) claim(ctx context.Context, call *Call, long bool) error {
+// claim takes the right to send several records.
+func (c *Client) claim(ctx context.Context, call *Call) error {
 	select {
-	case call.slot = <-c.slots:
-	default:
-		if err := c.queue(ctx, call); err != nil {
-			return err
-		}
-	}
-	if !long {
+	case c.long <- struct{}{}:
 		return nil
+	default:
 	}
 	call.arm()
 	defer call.timer.Stop()
@@ -94,23 +119,20 @@ func (c *Client) claim(ctx context.Context, call *Call, long bool) error {
 	case c.long <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		c.slots <- call.slot
 		return ctx.Err()
 	case <-c.gone:
-		c.slots <- call.slot
 		return c.Err()
 	case <-call.timer.C:
-		c.slots <- call.slot
 		return ErrLate
 	}
 }
 
-// queue waits for a place.
-func (c *Client) queue(ctx context.Context, call *Call) error {
+// queue waits for a token.
+func (c *Client) queue(ctx context.Context, call *Call, token <-chan struct{}) error {
 	call.arm()
 	defer call.timer.Stop()
 	select {
-	case call.slot = <-c.slots:
+	case <-token:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -119,13 +141,6 @@ func (c *Client) queue(ctx context.Context, call *Call) error {
 	case <-call.timer.C:
 		return ErrLate
 	}
-}
-
-func (c *Client) release(call *Call, long bool) {
-	if long {
-		<-c.long
-	}
-	c.slots <- call.slot
 }
 
 // arm sets the timer to the call's deadline.
@@ -136,6 +151,9 @@ func (call *Call) payload() int { return len(call.Hashes)*hashSize + len(call.Ho
 // begin enters call among those under way. The caller holds mu.
 func (c *Client) begin(call *Call, records int) {
 	c.seq++
+	call.slot = c.free[len(c.free)-1]
+	c.free = c.free[:len(c.free)-1]
+	c.unsent++
 	call.id = c.seq*maxCalls + uint64(call.slot)
 	call.err, call.Status, call.Version, call.Matches = nil, StatusOK, 0, call.Matches[:0]
 	call.left, call.unsent = len(c.shards), len(c.shards)*records
@@ -155,7 +173,13 @@ func (c *Client) begin(call *Call, records int) {
 // end takes call out: nothing of it is written any more. The caller holds mu.
 func (c *Client) end(call *Call) {
 	c.calls[call.slot] = nil
-	call.waits = false
+	c.free = append(c.free, call.slot)
+	c.passOn()
+	if call.unsent > 0 {
+		c.unsent--
+		call.unsent = 0
+	}
+	c.rest(call, false)
 	if call.promoted {
 		call.promoted = false
 		c.promote()
@@ -200,7 +224,9 @@ func (c *Client) push(call *Call) {
 			a, b := call.slice(from, n)
 			s.out.write(&h, a, b)
 			part.sent++
-			call.unsent--
+			if call.unsent--; call.unsent == 0 {
+				c.unsent--
+			}
 			wrote = true
 		}
 		if wrote {
@@ -241,13 +267,10 @@ func (c *Client) moved() bool {
 	return false
 }
 
-// wait returns when call is done, or late, or cancelled. First it looks for the
-// answer by itself; then it sleeps in the kernel for all, if nobody does, or on its
-// channel until somebody has its answer or it is its turn to sleep for all.
+// wait returns when call is done, or late, or cancelled. It sleeps in the kernel for
+// all, if nobody does, or on its channel until somebody has its answer or it is its
+// turn to sleep for all.
 func (c *Client) wait(ctx context.Context, call *Call) error {
-	if c.spin > 0 && c.look(call) {
-		return call.err
-	}
 	for {
 		c.mu.Lock()
 		switch {
@@ -271,7 +294,7 @@ func (c *Client) wait(ctx context.Context, call *Call) error {
 			c.mu.Unlock()
 			continue
 		}
-		call.waits = true
+		c.rest(call, true)
 		c.mu.Unlock()
 		call.arm()
 		select {
@@ -281,31 +304,51 @@ func (c *Client) wait(ctx context.Context, call *Call) error {
 		}
 		call.timer.Stop()
 		c.mu.Lock()
-		call.waits = false
+		c.rest(call, false)
 		c.push(call)
 		c.mu.Unlock()
 	}
 }
 
-// look spins for the answer; true: call is done.
-func (c *Client) look(call *Call) bool {
-	end := time.Now().Add(c.spin)
+// rest notes whether call waits on its channel. The caller holds mu.
+func (c *Client) rest(call *Call, waits bool) {
+	if call.waits == waits {
+		return
+	}
+	call.waits = waits
+	if waits {
+		c.waiting++
+	} else {
+		c.waiting--
+	}
+}
+
+// look spins for the answer. Where it is there the lock is held, else not.
+func (c *Client) look(call *Call) (err error, locked bool) { //nolint:revive // the lock comes with the answer
+	var end uint64
 	for {
-		for range 32 {
+		for range 64 {
 			if call.done.Load() {
-				return true
+				c.mu.Lock()
+				return call.err, true
 			}
 			if c.moved() {
 				c.mu.Lock()
 				c.consume()
+				if call.done.Load() {
+					return call.err, true
+				}
 				c.push(call)
 				c.mu.Unlock()
 				continue
 			}
 			pause(1)
 		}
-		if time.Now().After(end) {
-			return false
+		switch at := now(); {
+		case end == 0:
+			end = at + uint64(c.spin)
+		case at >= end:
+			return nil, false
 		}
 	}
 }
@@ -335,12 +378,13 @@ func (c *Client) lead(ctx context.Context, call *Call) {
 
 // promote lets one that waits sleep for all. The caller holds mu.
 func (c *Client) promote() {
-	if c.leads {
+	if c.leads || c.waiting == 0 {
 		return
 	}
 	for _, call := range c.calls {
 		if call != nil && call.waits && !call.done.Load() {
-			call.waits, call.promoted = false, true
+			c.rest(call, false)
+			call.promoted = true
 			call.wake()
 			return
 		}
@@ -355,13 +399,15 @@ func (call *Call) wake() {
 	}
 }
 
-// finish ends call with err. The caller holds the client's lock.
-func (call *Call) finish(err error) {
+// finish ends call with err. The caller holds mu.
+func (c *Client) finish(call *Call, err error) {
 	if call.done.Load() {
 		return
 	}
 	call.err = err
 	call.done.Store(true)
-	call.waits = false
-	call.wake()
+	if call.waits {
+		c.rest(call, false)
+		call.wake()
+	}
 }

@@ -55,6 +55,9 @@ func (c *Client) consume() {
 // pushOthers wakes those whose request had no room: where replies came, requests were
 // taken.
 func (c *Client) pushOthers() {
+	if c.unsent == 0 {
+		return
+	}
 	for _, call := range c.calls {
 		if call != nil && call.unsent > 0 && call.waits {
 			call.wake()
@@ -100,7 +103,7 @@ func (c *Client) take(i int, s *clientShard) error {
 	call.Status = max(call.Status, Status(h.u32(recStatus)))
 	call.Version = max(call.Version, h.u64(recVersion))
 	if call.left--; call.left == 0 {
-		call.finish(nil)
+		c.finish(call, nil)
 	}
 	return nil
 }

@@ -391,7 +391,7 @@ func FuzzRequests(f *testing.F) {
 		requests, _ := m.rings(l, 0)
 		copy(requests, data)
 		m.words(l, 0).requestTail.Store(tail)
-		p := &peer{conn: &net.UnixConn{}}
+		p := &peer{conn: &net.UnixConn{}, bell: m.word32(offClientBell), sleeps: m.word32(offClientSleeps)}
 		e := newEnds(p, m, l, 0, 0)
 		th := &thread{opts: &ServerOptions{Layout: l}, count: &Counters{}, clients: []*ends{e}}
 		for range 100 {
@@ -429,7 +429,7 @@ func FuzzReplies(f *testing.F) {
 		clear(m.bytes)
 		w := m.words(l, 0)
 		_, replies := m.rings(l, 0)
-		c := &Client{layout: l, mem: m, most: chunk(MinRing), mostIn: chunk(MinRing), gone: make(chan struct{}), users: 1}
+		c := &Client{layout: l, mem: m, most: chunk(MinRing), mostIn: chunk(MinRing), gone: make(chan struct{}), users: 1, free: []uint16{0}}
 		c.bell, c.sleeps, c.conn = m.word32(offClientBell), m.word32(offClientSleeps), &net.UnixConn{}
 		c.shards = []clientShard{{words: w, in: ring{data: replies, mine: w.replyHead, theirs: w.replyTail}}}
 		call := NewCall()

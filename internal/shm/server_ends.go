@@ -127,6 +127,7 @@ func (e *ends) assemble(t *thread, r *Request, h *header, n, hashes, holders int
 	}
 	e.in.skip(n)
 	e.in.publish() // there is room for more of it
+	e.client.ring()
 	p.got += n
 	p.next++
 	if i+1 < of {
@@ -230,14 +231,16 @@ func (e *ends) flush() error {
 }
 
 // publish shows the client its replies and what was taken of its requests, and wakes
-// it where it sleeps.
+// it where it sleeps. The replies first: the client looks for those.
 func (e *ends) publish() {
+	replied := e.out.mine.Load() != e.out.pos
+	if replied {
+		e.out.publish()
+	}
 	if e.in.mine.Load() != e.in.pos {
 		e.in.publish()
 	}
-	if e.out.mine.Load() == e.out.pos {
-		return
+	if replied {
+		e.client.ring()
 	}
-	e.out.publish()
-	e.client.ring()
 }

@@ -10,11 +10,14 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"kindex/internal/kv"
 )
@@ -226,13 +229,37 @@ func TestAllocs(t *testing.T) {
 	}
 }
 
+// pinTo keeps the calling goroutine on one core, if there is that core.
+func pinTo(cpu int) func() {
+	runtime.LockOSThread()
+	var before, set unix.CPUSet
+	_ = unix.SchedGetaffinity(0, &before)
+	set.Set(cpu)
+	_ = unix.SchedSetaffinity(0, &set)
+	return func() {
+		_ = unix.SchedSetaffinity(0, &before)
+		runtime.UnlockOSThread()
+	}
+}
+
+// BenchmarkCall is one call of 64 hashes, answered with 16 matches, after the other:
+// both sides sleep, unpinned, or both spin, each on a core of its own.
 func BenchmarkCall(b *testing.B) {
 	for _, spin := range []time.Duration{0, 50 * time.Microsecond} {
 		b.Run(fmt.Sprintf("spin %v", spin), func(b *testing.B) {
-			s := startServer(b, func(o *ServerOptions) { o.Spin = spin; o.Layout.Shards = 1 })
+			s := startServer(b, func(o *ServerOptions) {
+				o.Spin, o.Layout.Shards = spin, 1
+				if spin > 0 {
+					o.Thread = func(int) func() { return pinTo(0) }
+				}
+			})
+			if spin > 0 {
+				defer pinTo(1)()
+			}
 			c := dial(b, s.path, ClientOptions{Spin: spin})
 			call := NewCall()
 			call.Hashes = make([]kv.ContentHash, 64)
+			call.Hashes[63] = 16
 			took := make([]time.Duration, 0, b.N)
 			for b.Loop() {
 				start := time.Now()
