@@ -112,6 +112,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descBuild, descRequests, descPanics, descLogs, descLookup, descApply,
 		descHolders, descMemberships, descBlocks, descRuns, descBytes, descStreams, descWorkers, descDropped, descRefused, descSuppressed,
+		descShmClients, descShmBytes, descShmRequests, descShmEnded,
 	} {
 		ch <- d
 	}
@@ -133,6 +134,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.streams(ch)
 	c.secure(ch)
 	c.state(ch)
+	c.sharedMemory(ch)
 }
 
 func gauge(d *prometheus.Desc, v float64, labels ...string) prometheus.Metric {

@@ -172,10 +172,10 @@ func (p *process) kill() {
 	_ = p.Wait()
 }
 
-// kept is what a process must not gather.
-type kept struct{ fds, maps, goroutines int }
+// shmKept is what a process must not gather.
+type shmKept struct{ fds, maps, goroutines int }
 
-func keptNow(t *testing.T) kept {
+func keptNow(t *testing.T) shmKept {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -185,7 +185,7 @@ func keptNow(t *testing.T) kept {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return kept{len(fds), bytes.Count(maps, []byte("kindex-lookups")), runtime.NumGoroutine()}
+	return shmKept{len(fds), bytes.Count(maps, []byte("kindex-lookups")), runtime.NumGoroutine()}
 }
 
 // settles waits until ok, or for long.
@@ -214,7 +214,7 @@ func TestShmKillServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	var before kept
+	var before shmKept
 	var stop atomic.Bool
 	var all sync.WaitGroup
 	var answers, late, longest atomic.Int64

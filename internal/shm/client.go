@@ -263,8 +263,8 @@ func (c *Client) open(h *hello, f *os.File) error {
 		c.most, c.mostIn = chunk(len(out)), chunk(len(in))
 		c.shards = append(c.shards, clientShard{
 			words: w,
-			out:   ring{data: out, mine: w.requestTail, theirs: w.requestHead, mark: mark},
-			in:    ring{data: in, mine: w.replyHead, theirs: w.replyTail, mark: mark},
+			out:   ring{data: out, head: w.requestHead, mark: mark},
+			in:    ring{data: in, head: w.replyHead, mark: mark},
 		})
 	}
 	for i := range maxCalls {

@@ -172,6 +172,11 @@ func (c *Client) begin(call *Call, records int) {
 
 // end takes call out: nothing of it is written any more. The caller holds mu.
 func (c *Client) end(call *Call) {
+	for i := range c.shards {
+		if c.dead == nil {
+			c.shards[i].out.ahead()
+		}
+	}
 	c.calls[call.slot] = nil
 	c.free = append(c.free, call.slot)
 	c.passOn()
@@ -211,7 +216,7 @@ func (c *Client) push(call *Call) {
 		for part.sent < of {
 			from := part.sent * c.most
 			n := min(c.most, total-from)
-			need := int(align(lineSize + n))
+			need := taken(n)
 			free, err := s.out.room(need)
 			if err != nil {
 				c.killLocked(broken(err))
@@ -230,7 +235,6 @@ func (c *Client) push(call *Call) {
 			wrote = true
 		}
 		if wrote {
-			s.out.publish()
 			s.ring()
 		}
 	}

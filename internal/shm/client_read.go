@@ -23,17 +23,10 @@ func (c *Client) consume() {
 	for i := range c.shards {
 		s := &c.shards[i]
 		got := false
-		for {
-			ok, err := s.in.ready()
-			if err == nil && ok {
-				err = c.take(i, s)
-			}
-			if err != nil {
+		for s.in.ready() {
+			if err := c.take(i, s); err != nil {
 				c.killLocked(broken(err))
 				return
-			}
-			if !ok {
-				break
 			}
 			got = true
 		}
@@ -41,7 +34,7 @@ func (c *Client) consume() {
 			continue
 		}
 		some = true
-		s.in.publish()
+		s.in.free()
 		if s.words.serverStuck.Load() != 0 {
 			s.words.serverBell.Add(1)
 			wake(s.words.serverBell)

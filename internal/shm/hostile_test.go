@@ -74,6 +74,7 @@ func (h *hostile) gone(d time.Duration) bool {
 // request is a record as an honest client writes it, at the ring's begin.
 func (h *hostile) request(shard int, hashes int, change func(*header)) {
 	requests, _ := h.mem.rings(h.l, shard)
+	at := int(h.mem.words(h.l, shard).requestHead.Load()) & (len(requests) - 1) &^ 63
 	var rec header
 	rec.put64(recID, 77)
 	rec.piece(0, 1, hashes*hashSize)
@@ -83,9 +84,9 @@ func (h *hostile) request(shard int, hashes int, change func(*header)) {
 	if change != nil {
 		change(&rec)
 	}
-	copy(requests, rec[:])
+	copy(requests[at:], rec[:recPlace])
+	wordOf(requests, at+recPlace).Store(rec.u32(recPlace))
 	w := h.mem.words(h.l, shard)
-	w.requestTail.Store(align(lineSize + hashes*hashSize))
 	w.serverBell.Add(1)
 	wake(w.serverBell)
 }
@@ -113,7 +114,7 @@ func TestHostileFields(t *testing.T) {
 		wrong(name, func(h *hostile) { h.request(1, hashes, change) })
 	}
 	field("id 0", 4, func(h *header) { h.put64(recID, 0) })
-	field("payload past the tail", 4, func(h *header) { h.put32(recPayload, 4096) })
+	field("payload past a record's most", 4, func(h *header) { h.put32(recPayload, 16<<10) })
 	field("payload huge", 4, func(h *header) { h.put32(recPayload, 1<<32-1) })
 	field("payload not the hashes", 4, func(h *header) { h.put32(recPayload, 24) })
 	field("hashes more than there are", 4, func(h *header) { h.put32(recHashes, 5) })
@@ -124,20 +125,11 @@ func TestHostileFields(t *testing.T) {
 	field("no records", 4, func(h *header) { h.put32(recRecords, 0) })
 	field("more records than needed", 4, func(h *header) { h.put32(recRecords, 2) })
 	field("index past the records", 4, func(h *header) { h.put32(recIndex, 1) })
-	field("place of another lap", 4, func(h *header) { h.put32(recPlace, place(0, 64)) })
 	field("a later piece without the first", 2040, func(h *header) {
 		h.put32(recHashes, 4000)
 		h.put32(recRecords, 2)
 		h.put32(recIndex, 1)
 	})
-	for name, tail := range map[string]uint64{"past the ring": 64<<10 + 64, "before the head": 1<<64 - 64, "within a line": 8} {
-		wrong("tail "+name, func(h *hostile) {
-			w := h.mem.words(h.l, 0)
-			w.requestTail.Store(tail)
-			w.serverBell.Add(1)
-			wake(w.serverBell)
-		})
-	}
 	for name, head := range map[string]uint64{"past the tail": 1 << 20, "within a line": 12} {
 		wrong("reply head "+name, func(h *hostile) {
 			w := h.mem.words(h.l, 0)
@@ -166,12 +158,11 @@ func (h *hostile) flood(shard int) {
 		rec.piece(0, 1, hashSize)
 		rec.put32(recHashes, 1)
 		rec.put64(recDeadline, in(time.Hour))
-		rec.put32(recPlace, place(h.mark, pos))
 		at := int(pos) % len(requests)
 		copy(requests[at:], rec[:])
 		binary.LittleEndian.PutUint64(requests[at+lineSize:], 2999)
+		wordOf(requests, at+recPlace).Store(place(h.mark, pos))
 		pos += align(lineSize + hashSize)
-		w.requestTail.Store(pos)
 		w.serverBell.Add(1)
 		wake(w.serverBell)
 	}
@@ -269,7 +260,9 @@ func scribble(h *hostile, r *rand.Rand) {
 		at := r.IntN(len(h.mem.bytes)/8) * 8
 		h.mem.word64(at).Store(r.Uint64() >> r.IntN(64))
 	case 1:
-		w.requestTail.Store(uint64(r.IntN(2*h.l.Requests)) &^ uint64(r.IntN(2)*63))
+		requests, _ := h.mem.rings(h.l, i) // something is there, whatever it is
+		pos := w.requestHead.Load()
+		wordOf(requests, int(pos)&(len(requests)-1)&^63+recPlace).Store(place(h.mark, pos))
 	case 2:
 		w.replyHead.Store(uint64(r.IntN(2*h.l.Replies)) &^ uint64(r.IntN(2)*63))
 	case 3:
@@ -280,8 +273,7 @@ func scribble(h *hostile, r *rand.Rand) {
 			if r.IntN(2) == 0 {
 				rec.put32(4*r.IntN(16), r.Uint32()>>r.IntN(32))
 			}
-			pos := w.requestHead.Load()
-			rec.put32(recPlace, place(h.mark, pos))
+			rec.put32(recPlace, place(h.mark, w.requestHead.Load()))
 		})
 		requests, _ := h.mem.rings(h.l, i)
 		for range 8 {
@@ -328,6 +320,7 @@ func TestFlood(t *testing.T) {
 func TestTurns(t *testing.T) {
 	l := Layout{Shards: 1, Requests: 64 << 10, Replies: 64 << 10}
 	th := &thread{opts: &ServerOptions{Layout: l}, count: &Counters{}}
+	conn := &net.UnixConn{}
 	var mems []*memory
 	for range 3 {
 		m, f, err := newMemory(l, nil)
@@ -336,7 +329,7 @@ func TestTurns(t *testing.T) {
 		}
 		_ = f.Close()
 		mems = append(mems, m)
-		th.clients = append(th.clients, newEnds(&peer{}, m, l, 0, 0))
+		th.clients = append(th.clients, newEnds(&peer{conn: conn}, m, l, 0, 1))
 	}
 	defer func() {
 		for _, m := range mems {
@@ -347,16 +340,15 @@ func TestTurns(t *testing.T) {
 		h := &hostile{mem: m, l: l}
 		n := []int{200, 20, 1}[k] // requests of each client
 		pos := uint64(0)
-		requests, _ := m.rings(l, 0)
+		requests, _ := h.mem.rings(l, 0)
 		for range n {
 			var rec header
 			rec.put64(recID, 1)
 			rec.piece(0, 1, 0)
-			rec.put32(recPlace, place(0, pos))
+			rec.put32(recPlace, place(1, pos))
 			copy(requests[pos:], rec[:])
 			pos += lineSize
 		}
-		h.mem.words(l, 0).requestTail.Store(pos)
 	}
 	n, _ := th.gather()
 	got := map[*ends]int{}
@@ -372,29 +364,29 @@ func TestTurns(t *testing.T) {
 // lie within what was written, or the client's end.
 func FuzzRequests(f *testing.F) {
 	l := Layout{Shards: 1, Requests: MinRing, Replies: MinRing}
-	f.Add(make([]byte, 200), uint64(192))
+	f.Add(make([]byte, 200))
 	var rec header
 	rec.put64(recID, 1)
 	rec.piece(0, 1, 16)
 	rec.put32(recHashes, 2)
-	f.Add(append(rec[:], make([]byte, 64)...), uint64(128))
+	f.Add(append(rec[:], make([]byte, 64)...))
 	rec.piece(0, 2, 960)
 	rec.put32(recHashes, 121)
-	f.Add(append(rec[:], make([]byte, 960)...), uint64(1024))
+	f.Add(append(rec[:], make([]byte, 960)...))
 	m, file, err := newMemory(l, nil)
 	if err != nil {
 		f.Fatal(err)
 	}
 	_ = file.Close()
-	f.Fuzz(func(t *testing.T, data []byte, tail uint64) {
+	f.Fuzz(func(t *testing.T, data []byte) {
 		clear(m.bytes)
 		requests, _ := m.rings(l, 0)
 		copy(requests, data)
-		m.words(l, 0).requestTail.Store(tail)
 		p := &peer{conn: &net.UnixConn{}, bell: m.word32(offClientBell), sleeps: m.word32(offClientSleeps)}
-		e := newEnds(p, m, l, 0, 0)
+		e := newEnds(p, m, l, 0, 1)
 		th := &thread{opts: &ServerOptions{Layout: l}, count: &Counters{}, clients: []*ends{e}}
 		for range 100 {
+			e.in.place(e.in.pos).Store(place(1, e.in.pos)) // all that lies there is announced
 			n, worked := th.gather()
 			for i := range n {
 				r := &th.reqs[i]
@@ -409,29 +401,26 @@ func FuzzRequests(f *testing.F) {
 				break
 			}
 		}
-		if e.in.pos > tail || e.in.pos > uint64(l.Requests) {
-			t.Fatalf("read to %d of %d", e.in.pos, tail)
-		}
 	})
 }
 
 // FuzzReplies: whatever a server writes, a client's call ends with an answer or an
 // error.
 func FuzzReplies(f *testing.F) {
-	f.Add([]byte{1, 2, 3}, uint64(64), uint32(1), uint32(1))
+	f.Add([]byte{1, 2, 3}, uint32(1), uint32(1))
 	l := Layout{Shards: 1, Requests: MinRing, Replies: MinRing}
 	m, file, err := newMemory(l, nil)
 	if err != nil {
 		f.Fatal(err)
 	}
 	_ = file.Close()
-	f.Fuzz(func(t *testing.T, data []byte, tail uint64, index, matches uint32) {
+	f.Fuzz(func(t *testing.T, data []byte, index, matches uint32) {
 		clear(m.bytes)
 		w := m.words(l, 0)
 		_, replies := m.rings(l, 0)
 		c := &Client{layout: l, mem: m, most: chunk(MinRing), mostIn: chunk(MinRing), gone: make(chan struct{}), users: 1, free: []uint16{0}}
 		c.bell, c.sleeps, c.conn = m.word32(offClientBell), m.word32(offClientSleeps), &net.UnixConn{}
-		c.shards = []clientShard{{words: w, in: ring{data: replies, mine: w.replyHead, theirs: w.replyTail}}}
+		c.shards = []clientShard{{words: w, in: ring{data: replies, head: w.replyHead, mark: 1}, out: ring{data: replies, head: w.requestHead, mark: 1}}}
 		call := NewCall()
 		call.deadline = in(time.Hour)
 		c.begin(call, 1)
@@ -440,10 +429,9 @@ func FuzzReplies(f *testing.F) {
 		rec.put64(recID, call.id)
 		rec.put32(recIndex, index)
 		rec.put32(recMatches, matches)
-		rec.put32(recPlace, 0)
+		rec.put32(recPlace, place(1, 0))
 		copy(replies, rec[:])
 		copy(replies[lineSize:], data)
-		w.replyTail.Store(tail)
 		c.mu.Lock()
 		c.consume()
 		c.mu.Unlock()

@@ -47,20 +47,18 @@ const (
 // Words of a shard's header page, by offset from its begin. Positions are bytes since
 // the ring's begin, never taken back.
 const (
-	offRequestTail = 0 * lineSize // the client's: what it has published
-	offRequestHead = 1 * lineSize // the server's: what it has copied out
-	offReplyTail   = 2 * lineSize // the server's
-	offReplyHead   = 3 * lineSize // the client's
+	offRequestHead = 0 * lineSize // the server's: what it has copied out
+	offReplyHead   = 1 * lineSize // the client's
 	// 1 while this shard's thread sleeps or is about to. The server sets it, the client
 	// takes it back with the bell.
-	offServerSleeps = 4 * lineSize
+	offServerSleeps = 2 * lineSize
 	// The server's: 1 while it sleeps, or is about to, with replies that had no room.
-	offServerStuck = 4*lineSize + 8
+	offServerStuck = 2*lineSize + 8
 	// The client's: the word that the thread sleeps on, counted up by a client that saw
 	// one of the former.
-	offServerBell = 5 * lineSize
+	offServerBell = 3 * lineSize
 	// The server's: counted up while the thread lives.
-	offServerBeat = 6 * lineSize
+	offServerBeat = 4 * lineSize
 )
 
 // Bounds of what can be configured, in bytes.
@@ -112,8 +110,7 @@ func chunk(ring int) int { return ring/4 - lineSize }
 
 // words are the words of one shard's part.
 type words struct {
-	requestTail, requestHead *atomic.Uint64
-	replyTail, replyHead     *atomic.Uint64
+	requestHead, replyHead   *atomic.Uint64
 	serverSleeps, serverBell *atomic.Uint32
 	serverStuck              *atomic.Uint32
 	serverBeat               *atomic.Uint64
@@ -123,8 +120,7 @@ type words struct {
 func (m *memory) words(l Layout, i int) words {
 	at := l.shard(i)
 	return words{
-		requestTail: m.word64(at + offRequestTail), requestHead: m.word64(at + offRequestHead),
-		replyTail: m.word64(at + offReplyTail), replyHead: m.word64(at + offReplyHead),
+		requestHead: m.word64(at + offRequestHead), replyHead: m.word64(at + offReplyHead),
 		serverSleeps: m.word32(at + offServerSleeps), serverBell: m.word32(at + offServerBell),
 		serverStuck: m.word32(at + offServerStuck),
 		serverBeat:  m.word64(at + offServerBeat),

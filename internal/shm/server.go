@@ -289,6 +289,23 @@ func (s *Server) leave(p *peer) {
 	s.Clients.Store(int64(len(s.clients)))
 }
 
+// Parts calls fn with each shard's part of each client's memory, to look where it
+// lies. No client goes meanwhile.
+func (s *Server) Parts(fn func(shard int, part []byte)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.opts.Layout
+	for p := range s.clients {
+		if p.beat == nil {
+			continue // it has no memory yet, or no more
+		}
+		for i := range l.Shards {
+			at := l.shard(i)
+			fn(i, p.mem.bytes[at:at+l.stride():at+l.stride()])
+		}
+	}
+}
+
 // silentBeats is after how many looks without a sign of life a side is taken for
 // stopped: 100 ms.
 const silentBeats = 5

@@ -36,8 +36,8 @@ func newEnds(p *peer, m *memory, l Layout, i int, mark uint32) *ends {
 	in, out := m.rings(l, i)
 	return &ends{
 		client: p, words: w, most: chunk(len(in)), mostOut: chunk(len(out)),
-		in:  ring{data: in, mine: w.requestHead, theirs: w.requestTail, mark: mark},
-		out: ring{data: out, mine: w.replyTail, theirs: w.replyHead, mark: mark},
+		in:  ring{data: in, head: w.requestHead, mark: mark},
+		out: ring{data: out, head: w.replyHead, mark: mark},
 	}
 }
 
@@ -126,7 +126,7 @@ func (e *ends) assemble(t *thread, r *Request, h *header, n, hashes, holders int
 		e.in.payload(from+len(hb)-p.got, ob[from:at])
 	}
 	e.in.skip(n)
-	e.in.publish() // there is room for more of it
+	e.in.free() // there is room for more of it
 	e.client.ring()
 	p.got += n
 	p.next++
@@ -168,7 +168,6 @@ func grow[T any](s []T, n int) []T {
 }
 
 // reply writes r's answer, or as much of it as there is room for: the rest waits.
-// Nothing of it is seen before publish.
 func (e *ends) reply(r *Request) error {
 	if e.broken.Load() {
 		return nil
@@ -188,11 +187,11 @@ func (e *ends) reply(r *Request) error {
 			e.pending = append(e.pending, make([]byte, int(align(len(piece)))-len(piece))...)
 			continue
 		}
-		free, err := e.out.room(lineSize + int(align(len(piece))))
+		free, err := e.out.room(taken(len(piece)))
 		if err != nil {
 			return err
 		}
-		if free < lineSize+int(align(len(piece))) {
+		if free < taken(len(piece)) {
 			e.pending = append(append(e.pending[:0], h[:]...), piece...)
 			e.pending = append(e.pending, make([]byte, int(align(len(piece)))-len(piece))...)
 			e.sent = 0
@@ -205,42 +204,34 @@ func (e *ends) reply(r *Request) error {
 
 // flush writes what waits and has room now.
 func (e *ends) flush() error {
-	wrote := false
 	for e.sent < len(e.pending) {
 		var h header
 		copy(h[:], e.pending[e.sent:])
 		n := int(h.u32(recPayload))
-		free, err := e.out.room(lineSize + int(align(n)))
+		free, err := e.out.room(taken(n))
 		if err != nil {
 			return err
 		}
-		if free < lineSize+int(align(n)) {
+		if free < taken(n) {
 			break
 		}
 		e.out.write(&h, e.pending[e.sent+lineSize:e.sent+lineSize+n], nil)
 		e.sent += lineSize + int(align(n))
-		wrote = true
 	}
 	if e.sent == len(e.pending) {
 		e.pending, e.sent = nil, 0
 	}
-	if wrote {
-		e.publish()
-	}
+	e.publish()
 	return nil
 }
 
-// publish shows the client its replies and what was taken of its requests, and wakes
-// it where it sleeps. The replies first: the client looks for those.
+// publish shows the client what was taken of its requests, and wakes it where it
+// sleeps and there are replies.
 func (e *ends) publish() {
-	replied := e.out.mine.Load() != e.out.pos
-	if replied {
-		e.out.publish()
-	}
-	if e.in.mine.Load() != e.in.pos {
-		e.in.publish()
-	}
-	if replied {
+	e.in.free()
+	if e.out.wrote {
+		e.out.wrote = false
 		e.client.ring()
+		e.out.ahead()
 	}
 }

@@ -166,7 +166,7 @@ func (t *thread) run() {
 // work reports whether a client has published something. It may be nothing right.
 func (t *thread) work() bool {
 	for _, e := range t.clients {
-		if !e.stuck() && !e.broken.Load() && e.in.moved() {
+		if !e.stuck() && !e.broken.Load() && e.in.ready() {
 			return true
 		}
 	}
@@ -204,7 +204,7 @@ func (t *thread) sleep(seen uint32) {
 // unstuck reports whether a client has made room for a reply that waits.
 func (t *thread) unstuck() bool {
 	for _, e := range t.clients {
-		if e.stuck() && e.out.theirs.Load() != e.out.other {
+		if e.stuck() && e.out.head.Load() != e.out.other {
 			return true
 		}
 	}
@@ -267,13 +267,10 @@ func (t *thread) take(e *ends, r *Request) (took, whole bool) {
 		}
 		return true, false
 	}
-	ok, err := e.in.ready()
-	if err == nil && !ok {
+	if !e.in.ready() {
 		return false, false
 	}
-	if err == nil {
-		whole, err = e.read(t, r)
-	}
+	whole, err := e.read(t, r)
 	if err != nil {
 		e.fail(err)
 		return false, false

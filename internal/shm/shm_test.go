@@ -214,7 +214,6 @@ func TestCalls(t *testing.T) {
 // TestAllocs: a call allocates nothing, on either side.
 func TestAllocs(t *testing.T) {
 	s := startServer(t, nil)
-	s.opts.Handler = s.echo
 	c := dial(t, s.path, ClientOptions{})
 	call := NewCall()
 	call.Hashes = make([]kv.ContentHash, 64)

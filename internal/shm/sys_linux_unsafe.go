@@ -104,6 +104,17 @@ func (m *memory) word32(off int) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Pointer(&m.bytes[off : off+4][0]))
 }
 
+// wordOf returns the word of b at off, a multiple of 4, of memory that is aligned.
+func wordOf(b []byte, off int) *atomic.Uint32 {
+	return (*atomic.Uint32)(unsafe.Pointer(&b[off : off+4][0]))
+}
+
+// pointerTo returns where b has off.
+func pointerTo(b []byte, off int) unsafe.Pointer { return unsafe.Pointer(&b[off]) }
+
+// plainStore stores v, which others see no later than the next atomic store.
+func plainStore(w *atomic.Uint32, v uint32) { *(*uint32)(unsafe.Pointer(w)) = v }
+
 // littleEndian is true where memory has the layout's byte order.
 var littleEndian = func() bool {
 	x := uint32(1)
