@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -165,6 +166,7 @@ func startSecretRig(t *testing.T) *secretRig {
 	t.Helper()
 	cfg := DefaultConfig()
 	cfg.Listen, cfg.GRPCListen = "127.0.0.1:0", "127.0.0.1:0"
+	cfg.StateDir = t.TempDir()
 	cfg.ShardsPerNode, cfg.LanesPerNode = 2, 2
 	cfg.LogLevel = slog.LevelDebug
 	logged := &lockedBuffer{}
@@ -172,7 +174,7 @@ func startSecretRig(t *testing.T) *secretRig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &secretRig{secureHost: &secureHost{serveTestHost(t, h, nil), logged, tlsClient(nil)}}
+	r := &secretRig{secureHost: &secureHost{serveTestHost(t, h, nil), logged, tlsClient(nil)}, dirs: []string{cfg.StateDir}}
 	r.e = startEngine(t, nil, nil)
 	return r
 }
@@ -188,6 +190,7 @@ var secretWays = []struct {
 	{"queries", (*secretRig).sendQueries},
 	{"bad queries", (*secretRig).sendBadQueries},
 	{"calls", (*secretRig).sendCalls},
+	{"every route", (*secretRig).sendRoutes},
 }
 
 func (r *secretRig) sendRegistrations() {
@@ -298,6 +301,26 @@ func (r *secretRig) sendBadQueries() {
 	fmt.Fprintln(&r.answers, rawAnswer(r.t, r.Addr().String(), "POST /query HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nConnection: close\r\nContent-Length: "+strconv.Itoa(len(list))+"\r\n\r\n"+list))
 }
 
+// sendRoutes asks every route that takes a body, well for those that know token_ids.
+func (r *secretRig) sendRoutes() {
+	chain, fresh := jsonOf(r.t, secretTokens(testBlock, 4*testBlock)), jsonOf(r.t, r.fresh(2))
+	for _, route := range routes {
+		if !route.body {
+			continue
+		}
+		for _, body := range []string{
+			`{"model_name":"m","token_ids":` + chain + `}`,
+			`{"model_name":"m","token_ids":` + fresh + `}`,
+			`{"model_name":"m","instance_id":77,"token_ids":` + fresh + `}`,
+			`{"model_name":"zz","token_ids":` + fresh + `}`,
+			`{"token_ids":` + fresh + `,"url":` + fresh + `}`,
+			fresh, fresh[:len(fresh)-3],
+		} {
+			r.ask("POST", route.path, body, 200, 400, 404)
+		}
+	}
+}
+
 // secretOutputs are the ways by which something comes out; each adds what it has.
 var secretOutputs = []func(*secretRig, map[string][]byte){
 	(*secretRig).readCalls,
@@ -326,13 +349,18 @@ func (r *secretRig) readRoutes(out map[string][]byte) {
 
 // readFiles reads every file below the directories that the host writes to.
 func (r *secretRig) readFiles(out map[string][]byte) {
+	if err := r.keeper.write(r.t.Context()); err != nil {
+		r.t.Error(err)
+	}
 	for _, dir := range r.dirs {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return err
 			}
 			b, err := os.ReadFile(path)
-			out[path] = b
+			if len(b) > 0 { // a lock is
+				out[filepath.Base(path)] = b
+			}
 			return err
 		})
 		if err != nil {
@@ -357,6 +385,9 @@ func (r *secretRig) leaked(plant func()) []string {
 	out := map[string][]byte{}
 	for _, read := range secretOutputs {
 		read(r, out)
+	}
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(out)), func(name string) bool { return strings.HasPrefix(name, stateFile+"-") }) {
+		r.t.Error("there is no state file")
 	}
 	for name, b := range out {
 		if len(b) == 0 {
