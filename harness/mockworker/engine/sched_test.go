@@ -443,6 +443,9 @@ func (s *sight) atLeast(least *sight) bool {
 	return true
 }
 
+// maxFuzzed bounds the bytes of a fuzzed run: a fuzzer takes one of ten seconds for hung.
+const maxFuzzed = 1_200
+
 // FuzzScheduler is TestSchedulerAgainstReference with a fuzzer's choices.
 func FuzzScheduler(f *testing.F) {
 	for seed := range uint64(48) {
@@ -458,6 +461,6 @@ func FuzzScheduler(f *testing.F) {
 		if vllm {
 			engine = VLLM
 		}
-		newPair(t, engine, &byteChoices{b[:min(len(b), 4_000)]}).run(1 + len(b)/20)
+		newPair(t, engine, &byteChoices{b[:min(len(b), maxFuzzed)]}).run(1 + min(len(b), maxFuzzed)/20)
 	})
 }
