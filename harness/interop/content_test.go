@@ -29,18 +29,12 @@ type holding struct {
 type content map[holding]int
 
 // truthContent is what a mock engine says that it holds in the main group of its
-// caches: an index knows no other.
-func truthContent(truth []engine.Truth) content {
-	main := 0
-	for _, rank := range truth {
-		for _, b := range rank.Blocks {
-			main = max(main, b.Group)
-		}
-	}
+// caches, the one after its windows, in places of its own: an index knows no other.
+func truthContent(truth []engine.Truth, windows int) content {
 	out := content{}
 	for _, rank := range truth {
 		for _, b := range rank.Blocks {
-			if b.Group == main {
+			if b.Group == windows && b.Tier != engine.TierRemote {
 				out[holding{rank.Rank, b.Engine, b.Position, b.Tier}] = b.Copies
 			}
 		}

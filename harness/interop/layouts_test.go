@@ -19,7 +19,7 @@ import (
 const layoutBlock = 8 // tokens
 
 // TestMockLayouts has mock engines publish in every layout of every engine that we
-// know, and with window groups, a second tier and whole digests. Our index host must
+// know, and with all that a cache can have beside its one group. Our index host must
 // hold exactly what each holds, block for block, through evictions, adapters, salts
 // and resets; Dynamo's indexer must answer with the truth as far as it keeps to what
 // it can know: one prompt at a time, no block twice, one namespace.
@@ -41,14 +41,24 @@ func TestMockLayouts(t *testing.T) {
 		"described":   {Engine: engine.VLLM, HostBlocks: 300, Offload: engine.OffloadDescribed},
 		"hicache":     {Engine: engine.SGLang, HostBlocks: 300},
 		"digests":     {Engine: engine.VLLM, Digests: true},
+		"window-only": {Engine: engine.VLLM, Windows: []int{20}, WindowOnly: true, Blocks: 300},
+		"lookahead":   {Engine: engine.VLLM, Lookahead: 3},
+		"chunks":      {Engine: engine.VLLM, HostBlocks: 90, Offload: engine.OffloadDescribed, Chunk: 3},
+		"simple":      {Engine: engine.VLLM, HostBlocks: 90, Offload: engine.OffloadSimple},
+		"disk":        {Engine: engine.VLLM, HostBlocks: 60, DiskBlocks: 200, DiskOwner: "shelf", Offload: engine.OffloadDescribed},
+		"remote":      {Engine: engine.VLLM, DiskBlocks: 200, DiskRemote: true, Offload: engine.OffloadSimple},
+		"both":        {Engine: engine.VLLM, Windows: []int{20, 50}, HostBlocks: 200, Offload: engine.OffloadDescribed, Blocks: 300},
+		"pairs":       {Engine: engine.SGLang, Bigram: true},
+		"selective":   {Engine: engine.SGLang, HostBlocks: 300, HostPolicy: engine.WriteSelected},
+		"write-back":  {Engine: engine.SGLang, HostBlocks: 100, HostPolicy: engine.WriteBack},
 	}
 	for _, l := range wire.Layouts() {
 		cases[l.Engine+"-"+l.Since] = engine.Config{Engine: l.Engine, Version: l.Since}
 	}
 	for i, name := range slices.Sorted(maps.Keys(cases)) {
 		c, with := cases[name], theirs
-		if len(c.Windows) > 0 || c.HostBlocks > 0 || c.Digests {
-			with = nil // it reads no digests, and its answers know no windows
+		if len(c.Windows) > 0 || c.HostBlocks > 0 || c.DiskBlocks > 0 || c.Digests || c.Lookahead > 0 || c.Bigram {
+			with = nil // it reads no digests, and its answers know no windows and no names that cover more
 		}
 		t.Run(name, func(t *testing.T) { playLayout(t, host, with, c, name, i+1) })
 	}
@@ -92,7 +102,7 @@ func playLayout(t *testing.T, host *indexHost, theirs *client, c engine.Config, 
 			client.must(t, http.StatusCreated, http.MethodPost, "/register", registration{id, p.Live, p.Replay, model, layoutBlock, rank}, nil)
 		}
 	}
-	truth := func() content { return truthContent(s.engine.Truth()) }
+	truth := func() content { return truthContent(s.engine.Truth(), len(c.Windows)) }
 	if theirs != nil {
 		s.awaitDynamo(t, theirs, model, id)
 	}

@@ -56,6 +56,24 @@ word = done.choices[0].text.split()[2]
 done = client.completions.create(model="mock", prompt="one two", max_tokens=4, stop=[word])
 check("stop", done.choices[0].finish_reason == "stop" and word not in done.choices[0].text, done)
 
+scored = client.chat.completions.create(model="mock", messages=messages, max_tokens=3, logprobs=True, top_logprobs=2)
+content = scored.choices[0].logprobs.content
+check("logprobs", "".join(t.token for t in content) == scored.choices[0].message.content, scored)
+check("alternatives", all(t.logprob <= 0 and len(t.top_logprobs) == 2 for t in content), scored)
+scored = client.completions.create(model="mock", prompt="one two", max_tokens=3, logprobs=2).choices[0]
+check("text logprobs", "".join(scored.logprobs.tokens) == scored.text and len(scored.logprobs.top_logprobs) == 3, scored)
+
+for dimensions in (16, 64):
+    vectors = client.embeddings.create(model="mock", input=["one two", "three", "one two"], dimensions=dimensions)
+    a, b, c = (v.embedding for v in vectors.data)
+    check("embeddings", a == c != b and len(a) == dimensions and vectors.usage.prompt_tokens == 5, vectors.usage)
+
+picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+for seen in (False, True):
+    chat = [{"role": "user", "content": [{"type": "text", "text": "what is this"}, picture]}]
+    usage = client.chat.completions.create(model="mock", messages=chat, max_tokens=1).usage
+    check("image", (usage.prompt_tokens_details.cached_tokens >= 64) == seen, usage)
+
 raw = client.completions.with_raw_response.create(
     model="mock", prompt="one", max_tokens=1, extra_headers={"X-Request-Id": "mine"}, extra_body={"cache_salt": "s"}
 )

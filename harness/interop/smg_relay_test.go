@@ -121,7 +121,7 @@ func (l *mockLoad) batches(t *testing.T, n uint64) {
 	}
 }
 
-func (l *mockLoad) truth() content { return truthContent(l.engine.Truth()) }
+func (l *mockLoad) truth() content { return truthContent(l.engine.Truth(), 0) }
 
 // TestIndexOverPeerRelay has our index host subscribe to the peer's released relay:
 // its content must be the publisher's truth, block for block, through a whole

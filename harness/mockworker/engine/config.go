@@ -46,11 +46,13 @@ type Config struct {
 	Pub    string // rank 0's event endpoint; rank r is at port + r, port 0 takes any
 	Replay string // rank 0's replay endpoint, as Pub; "": none
 	Topic  string
-	Buffer int    // batches a replay can go back; 0: 10,000
-	HTTP   string // host:port of OpenAI's API; "": none
-	GRPC   string // host:port of the engine's gRPC contract; "": none
-	Admin  string // host:port of the truth; "": none
-	APIKey string // that HTTP clients must show; "": none
+	// LoadPub is rank 0's load endpoint, as Pub; LoadAuto: next to the events'; "": none.
+	LoadPub string
+	Buffer  int    // batches a replay can go back; 0: 10,000
+	HTTP    string // host:port of OpenAI's API; "": none
+	GRPC    string // host:port of the engine's gRPC contract; "": none
+	Admin   string // host:port of the truth; "": none
+	APIKey  string // that HTTP clients must show; "": none
 
 	Windows    []int // tokens: a window group beside the main one for each; vLLM only
 	WindowOnly bool  // there is no main group
@@ -252,8 +254,8 @@ func (c *Config) Validate() error {
 			return err
 		}
 	}
-	for _, e := range []struct{ flag, at string }{{"--pub", c.Pub}, {"--replay", c.Replay}} {
-		if e.at == "" && e.flag == "--replay" {
+	for _, e := range []struct{ flag, at string }{{"--pub", c.Pub}, {"--replay", c.Replay}, {"--load-pub", c.LoadPub}} {
+		if e.at == "" && e.flag != "--pub" || e.at == LoadAuto && e.flag == "--load-pub" {
 			continue
 		}
 		if _, err := Endpoint(e.at, c.Ranks-1); err != nil {
@@ -304,6 +306,8 @@ func (c *Config) validateWire() error {
 		return fmt.Errorf("--lookahead: %s %s covers no tokens after a block: it must be vllm 0.33 or newer", c.Engine, c.Version)
 	case c.Bigram && c.Engine != SGLang:
 		return fmt.Errorf("--bigram: %s has no pages of pairs: it must be sglang", c.Engine)
+	case c.LoadPub != "" && c.Engine != SGLang:
+		return fmt.Errorf("--load-pub: only %s publishes its load", SGLang)
 	case c.GRPC != "" && c.Engine == TokenSpeed:
 		return fmt.Errorf("--grpc: %s's contract is not spoken here", TokenSpeed)
 	case c.Digests && (c.Engine != VLLM || c.layout().Signed):

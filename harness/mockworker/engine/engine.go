@@ -21,6 +21,7 @@ import (
 type Engine struct {
 	cfg     Config
 	ranks   []*rank
+	load    []*loadSocket // by rank; none where nobody asked for them
 	hash    hashers
 	started time.Time
 	named   atomic.Uint64 // requests that came without an id
@@ -51,8 +52,17 @@ func New(c Config) (*Engine, error) {
 	for i, pub := range pubs {
 		e.ranks = append(e.ranks, newRank(i, &e.cfg, pub, pub, wallClock{}))
 	}
+	if e.load, err = openLoads(&e.cfg, pubs, e.ranks); err != nil {
+		for _, p := range pubs {
+			p.Close()
+		}
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	e.cancel = cancel
+	for _, l := range e.load {
+		e.loops.Go(func() { l.run(ctx) })
+	}
 	for _, r := range e.ranks {
 		e.loops.Go(func() { r.run(ctx) })
 	}
@@ -110,6 +120,14 @@ func (e *Engine) Publishers() []*Publisher {
 		out[i] = r.pub
 	}
 	return out
+}
+
+// LoadEndpoints returns where each rank publishes its load, by rank; none: nowhere.
+func (e *Engine) LoadEndpoints() (all []string) {
+	for _, l := range e.load {
+		all = append(all, l.at)
+	}
+	return all
 }
 
 // Submit begins a request on the rank that it names, else on the one with the

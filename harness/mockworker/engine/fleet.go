@@ -104,8 +104,8 @@ func (c Config) worker(i int) (Config, error) {
 		flag string
 		at   *string
 		up   int
-	}{{"--pub", &c.Pub, i * c.Ranks}, {"--replay", &c.Replay, i * c.Ranks}} {
-		if *e.at == "" || i == 0 {
+	}{{"--pub", &c.Pub, i * c.Ranks}, {"--replay", &c.Replay, i * c.Ranks}, {"--load-pub", &c.LoadPub, i * c.Ranks}} {
+		if *e.at == "" || *e.at == LoadAuto || i == 0 {
 			continue
 		}
 		if *e.at, err = Endpoint(*e.at, e.up); err != nil {

@@ -95,7 +95,7 @@ func (f *HTTPFront) loads(w http.ResponseWriter, r *http.Request) {
 			"num_waiting_uncached_tokens": l.WaitingUncached, "num_used_tokens": l.UsedTokens, "num_total_tokens": l.UsedTokens + l.WaitingUncached,
 			"num_active_tokens": l.UsedTokens, "num_prealloc_ready_tokens": 0, "max_total_num_tokens": l.MaxTokens, "max_running_requests": l.MaxRunning,
 			"token_usage": ratio(l.UsedTokens, l.MaxTokens), "gen_throughput": l.Throughput, "cache_hit_rate": l.HitRate,
-			"utilization": ratio(l.Running, l.MaxRunning), "total_prefill_uncached_tokens": l.PromptTokens - l.CachedTokens, "total_prefill_busy_us": 0,
+			"utilization": ratio(l.Running, l.MaxRunning), "total_prefill_uncached_tokens": l.PromptTokens - l.CachedTokens, "total_prefill_busy_us": l.Busy.Microseconds(),
 			"decode_moments": nil,
 		})
 	}
@@ -121,6 +121,10 @@ func (f *HTTPFront) serverInfo(w http.ResponseWriter, _ *http.Request) {
 		}
 		if p.Replay != "" {
 			_, events["replay_endpoint_port_base"] = hostPort(p.Replay)
+		}
+		if at := f.engine.LoadEndpoints(); len(at) > 0 {
+			_, events["load_endpoint_port_base"] = hostPort(at[0])
+			events["load_topic"] = loadTopic
 		}
 		out["kv_events"] = events
 	}

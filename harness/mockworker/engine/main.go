@@ -22,6 +22,7 @@ type Ready struct {
 	BlockSize int      `json:"block_size"` // tokens
 	Pub       []string `json:"pub"`        // endpoint by rank
 	Replay    []string `json:"replay"`     // the same; empty: none
+	Load      []string `json:"load,omitempty"`
 	HTTP      string   `json:"http,omitempty"`
 	GRPC      string   `json:"grpc,omitempty"`
 	Admin     string   `json:"admin,omitempty"`
@@ -41,6 +42,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.StringVar(&c.Version, "version", "", "release whose batches and replays it writes (default the newest known)")
 	fs.StringVar(&c.Pub, "pub", "tcp://127.0.0.1:5557", "event endpoint of w0's rank 0; rank r is at port + r, worker i at port + i times the ranks; port 0 takes free ones")
 	fs.StringVar(&c.Replay, "replay", "", "replay endpoint of rank 0, as --pub (default none; with --grpc a free port of this host)")
+	fs.StringVar(&c.LoadPub, "load-pub", "", "load endpoint of rank 0, as --pub, or auto: next to the events; sglang (default none)")
 	fs.StringVar(&c.Topic, "topic", "", "topic of the events (default empty)")
 	fs.IntVar(&c.Buffer, "buffer", 10_000, "batches a replay can go back")
 	fs.IntVar(&workers, "fleet", 1, "engines in this process; each one's ports lie above those of the one before it")
@@ -198,7 +200,7 @@ func serve(ctx context.Context, c Config, n int, stdout io.Writer) error {
 // ready returns where a worker is.
 func (w *Worker) ready() Ready {
 	c := &w.Engine.cfg
-	out := Ready{K: "ready", Engine: c.Engine, Version: c.Version, BlockSize: c.BlockSize, HTTP: w.HTTP(), GRPC: w.GRPC()}
+	out := Ready{K: "ready", Engine: c.Engine, Version: c.Version, BlockSize: c.BlockSize, Load: w.Engine.LoadEndpoints(), HTTP: w.HTTP(), GRPC: w.GRPC()}
 	for _, p := range w.Engine.Publishers() {
 		out.Pub = append(out.Pub, p.Live)
 		if p.Replay != "" {

@@ -30,7 +30,7 @@ type Model struct {
 //
 // Errors: what [Config.Validate] says.
 func NewModel(c Config) (*Model, error) {
-	c.Ranks, c.Pub, c.Replay, c.GRPC, c.Admin = 1, "tcp://127.0.0.1:0", "", "", ""
+	c.Ranks, c.Pub, c.Replay, c.LoadPub, c.GRPC, c.Admin = 1, "tcp://127.0.0.1:0", "", "", "", ""
 	c.setDefaults()
 	if err := c.Validate(); err != nil {
 		return nil, err

@@ -132,6 +132,8 @@ type counts struct {
 	passes    uint64
 	last      uint64 // generated when the throughput was last asked for
 	ended     uint64 // requests
+
+	busy time.Duration // that passes with prompts in them took
 }
 
 // job is one request on its rank.
@@ -342,7 +344,11 @@ func (r *rank) begin() (due time.Time, ok bool) {
 		}
 	}
 	r.counts.passes++
-	return now.Add(r.took()), true
+	took := r.took()
+	if r.sched.pass.prompts > 0 {
+		r.counts.busy += took
+	}
+	return now.Add(took), true
 }
 
 // took returns how long the pass in the air takes. The caller holds mu.
@@ -550,6 +556,18 @@ type Load struct {
 	CachedTokens    uint64  `json:"cached_tokens"` // of the prompts'
 	LoadedTokens    uint64  `json:"loaded_tokens"` // of those, from the second tier
 	OutputTokens    uint64  `json:"output_tokens"`
+
+	Busy time.Duration `json:"busy_ns"` // that passes with prompts in them took
+}
+
+// uncached returns how many tokens of those that wait are not cached. The caller holds
+// mu.
+func (r *rank) uncached() (n int) {
+	for _, j := range r.sched.waiting {
+		onDevice, lower := r.sched.cache.hits(&j.sequence)
+		n += len(j.tokens) - (onDevice+lower)*r.cfg.BlockSize
+	}
+	return n
 }
 
 func (r *rank) load() Load {
@@ -562,10 +580,7 @@ func (r *rank) load() Load {
 		UsedTokens: used * r.cfg.BlockSize, MaxTokens: of * r.cfg.BlockSize, Preemptions: s.preempted, Ended: r.counts.ended,
 		PromptTokens: r.counts.prompt, CachedTokens: r.counts.cached, LoadedTokens: r.counts.loaded, OutputTokens: r.counts.generated,
 	}
-	for _, j := range s.waiting {
-		onDevice, lower := s.cache.hits(&j.sequence)
-		l.WaitingUncached += len(j.tokens) - (onDevice+lower)*r.cfg.BlockSize
-	}
+	l.WaitingUncached, l.Busy = r.uncached(), r.counts.busy
 	if r.counts.prompt > 0 {
 		l.HitRate = float64(r.counts.cached) / float64(r.counts.prompt)
 	}
