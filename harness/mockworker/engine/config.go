@@ -49,6 +49,7 @@ type Config struct {
 	// LoadPub is rank 0's load endpoint, as Pub; LoadAuto: next to the events'; "": none.
 	LoadPub string
 	Buffer  int    // batches a replay can go back; 0: 10,000
+	Dials   bool   // Pub is connected to, not bound, as vLLM does with a host's name there
 	HTTP    string // host:port of OpenAI's API; "": none
 	GRPC    string // host:port of the engine's gRPC contract; "": none
 	Admin   string // host:port of the truth; "": none

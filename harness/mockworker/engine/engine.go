@@ -77,7 +77,7 @@ const openTries = 50
 func openPublishers(c *Config, layout *wire.Layout) (pubs []*Publisher, err error) {
 	chosen := strings.HasSuffix(c.Pub, ":0") || strings.HasSuffix(c.Replay, ":0")
 	for range openTries {
-		p := PublisherConfig{Layout: layout, Topic: c.Topic, Pub: c.Pub, Replay: c.Replay, Buffer: c.Buffer}
+		p := PublisherConfig{Layout: layout, Topic: c.Topic, Pub: c.Pub, Replay: c.Replay, Buffer: c.Buffer, Dials: c.Dials}
 		for p.Rank = range c.Ranks {
 			var pub *Publisher
 			if pub, err = NewPublisher(p); err != nil {

@@ -78,7 +78,7 @@ type started struct {
 	conn *grpc.ClientConn
 }
 
-func start(t *testing.T, args string) *started {
+func start(t *testing.T, args string, more ...string) *started {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	outR, outW := io.Pipe()
@@ -89,7 +89,7 @@ func start(t *testing.T, args string) *started {
 	args += " --pub tcp://127.0.0.1:0 --replay tcp://127.0.0.1:0 --grpc 127.0.0.1:0 --http 127.0.0.1:0 --admin 127.0.0.1:0"
 	var errs bytes.Buffer
 	go func() {
-		code <- Main(ctx, strings.Fields(args), outW, &errs)
+		code <- Main(ctx, append(strings.Fields(args), more...), outW, &errs)
 		_ = outW.Close()
 	}()
 	s := &started{}

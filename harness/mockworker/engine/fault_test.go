@@ -141,6 +141,9 @@ func TestFaultBatches(t *testing.T) {
 	if f := s.state(t, FaultDrop); f != (FaultState{0, 2, 0}) {
 		t.Errorf("drop: %+v", f)
 	}
+	if all := payloads(t, s.Replay[0], n+1); len(all) != 3 {
+		t.Errorf("%d batches can be asked for, 3 were kept", len(all))
+	}
 	s.fault(t, "drop?batches=5")
 	s.fault(t, "drop?batches=0")
 	s.batch(t, &token)
@@ -218,6 +221,36 @@ func (l *listener) again(t *testing.T, s *started, token *uint32, what string) {
 	_, last := replayed(t, s.Replay[0]) // fails unless it begins at 0
 	if seq != last || !whole {
 		t.Errorf("%s: batch %d came live, %d can be asked for", what, seq, last)
+	}
+}
+
+// TestConnecting publishes to who binds, as an engine does that is given a host's name;
+// after a restart again.
+func TestConnecting(t *testing.T) {
+	socket, err := zmq.NewSocket(zmq.SUB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = socket.Close() })
+	for _, err := range []error{socket.SetLinger(0), socket.SetRcvtimeo(patience), socket.SetSubscribe(""), socket.Bind("tcp://127.0.0.1:*")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	at, err := socket.GetLastEndpoint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, "--engine vllm --block 4 --blocks 100 --connect", "--pub", at)
+	sub := &listener{socket: socket}
+	token := uint32(0)
+	for range 2 {
+		n := sub.reach(t, s, &token)
+		s.batch(t, &token)
+		if seq, whole := sub.next(t); seq != n+1 || !whole {
+			t.Errorf("batch %d, want %d", seq, n+1)
+		}
+		s.fault(t, "restart-publisher?cache=kept")
 	}
 }
 

@@ -42,6 +42,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.StringVar(&c.Version, "version", "", "release whose batches and replays it writes (default the newest known)")
 	fs.StringVar(&c.Pub, "pub", "tcp://127.0.0.1:5557", "event endpoint of w0's rank 0; rank r is at port + r, worker i at port + i times the ranks; port 0 takes free ones")
 	fs.StringVar(&c.Replay, "replay", "", "replay endpoint of rank 0, as --pub (default none; with --grpc a free port of this host)")
+	fs.BoolVar(&c.Dials, "connect", false, "connect to --pub, where whoever reads it binds, as engines do with a host's name there")
 	fs.StringVar(&c.LoadPub, "load-pub", "", "load endpoint of rank 0, as --pub, or auto: next to the events; sglang (default none)")
 	fs.StringVar(&c.Topic, "topic", "", "topic of the events (default empty)")
 	fs.IntVar(&c.Buffer, "buffer", 10_000, "batches a replay can go back")
@@ -85,7 +86,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := fs.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		_, _ = fmt.Fprint(stdout, "mockworker --engine is a small live engine: it answers gRPC requests, caches prefixes, and publishes their events over real ZMQ sockets.\n\nusage: mockworker --engine vllm|sglang|tokenspeed [flags]\n\n")
+		_, _ = fmt.Fprint(stdout, "mockworker --engine is a small live engine: it answers requests over HTTP and gRPC, caches prefixes, and publishes their events over real ZMQ sockets.\n\nusage: mockworker --engine vllm|sglang|tokenspeed [flags]\n\n")
 		fs.SetOutput(stdout)
 		fs.PrintDefaults()
 		return 0

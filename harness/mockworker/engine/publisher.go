@@ -41,6 +41,7 @@ type Publisher struct {
 	topic  string
 	rank   int
 	steps  int // batches that the buffer keeps
+	dials  bool
 
 	Live, Replay string // where the sockets are; Replay is empty without one
 
@@ -83,15 +84,16 @@ type PublisherConfig struct {
 	Pub    string // rank 0's event endpoint; rank r is at port + r, port 0 takes any
 	Replay string // rank 0's replay endpoint, as Pub; "": none
 	Buffer int    // batches that can be asked for again
+	Dials  bool   // the event socket connects: whoever reads it binds. The replay's binds all the same
 }
 
 // NewPublisher binds the sockets.
 //
 // Errors: an endpoint that is none or cannot be bound, named.
 func NewPublisher(c PublisherConfig) (*Publisher, error) {
-	p := &Publisher{layout: c.Layout, topic: c.Topic, rank: c.Rank, steps: c.Buffer, hurry: make(chan struct{}, 1)}
+	p := &Publisher{layout: c.Layout, topic: c.Topic, rank: c.Rank, steps: c.Buffer, dials: c.Dials, hurry: make(chan struct{}, 1)}
 	var err error
-	if p.pub, p.Live, err = bind(zmq.PUB, c.Pub, c.Rank, sendLimit); err != nil {
+	if p.pub, p.Live, err = open(zmq.PUB, c.Pub, c.Rank, sendLimit, c.Dials); err != nil {
 		return nil, fmt.Errorf("--pub: %w", err)
 	}
 	if c.Replay == "" {
@@ -314,12 +316,12 @@ func (p *Publisher) Rebind() error {
 	_ = p.pub.Close()
 	p.pub = nil
 	p.forget()
-	pub, err := rebind(zmq.PUB, p.Live, sendLimit)
+	pub, err := rebind(zmq.PUB, p.Live, sendLimit, p.dials)
 	if err != nil || p.Replay == "" {
 		p.pub = pub
 		return err
 	}
-	router, err := rebind(zmq.ROUTER, p.Replay, 2*(p.steps+1))
+	router, err := rebind(zmq.ROUTER, p.Replay, 2*(p.steps+1), false)
 	if err != nil {
 		_ = pub.Close()
 		return err
@@ -336,10 +338,10 @@ const (
 
 // rebind opens a socket where one was just closed, which the system may take a moment
 // to see.
-func rebind(kind zmq.Type, at string, sndhwm int) (*zmq.Socket, error) {
+func rebind(kind zmq.Type, at string, sndhwm int, dials bool) (*zmq.Socket, error) {
 	var last error
 	for range rebindTries {
-		s, _, err := bind(kind, at, 0, sndhwm)
+		s, _, err := open(kind, at, 0, sndhwm, dials)
 		if err == nil {
 			return s, nil
 		}
@@ -381,6 +383,11 @@ func (p *Publisher) answer(router *zmq.Socket, client []byte, start uint64) {
 
 // bind opens one socket at endpoint's port + rank and returns where it is.
 func bind(kind zmq.Type, endpoint string, rank, sndhwm int) (*zmq.Socket, string, error) {
+	return open(kind, endpoint, rank, sndhwm, false)
+}
+
+// open is bind, or connects there.
+func open(kind zmq.Type, endpoint string, rank, sndhwm int, dials bool) (*zmq.Socket, string, error) {
 	at, err := Endpoint(endpoint, rank)
 	if err != nil {
 		return nil, "", err
@@ -390,7 +397,13 @@ func bind(kind zmq.Type, endpoint string, rank, sndhwm int) (*zmq.Socket, string
 		return nil, "", err
 	}
 	err = errors.Join(s.SetLinger(0), s.SetMaxmsgsize(maxRequest), s.SetSndhwm(sndhwm), s.SetRcvtimeo(glance))
-	if err == nil {
+	switch {
+	case err != nil:
+	case dials:
+		if err = s.Connect(at); err == nil {
+			return s, at, nil
+		}
+	default:
 		err = s.Bind(at)
 	}
 	if err != nil {
