@@ -289,13 +289,13 @@ func (c *Config) tells(field wire.Field) bool {
 	return l != nil && slices.ContainsFunc(l.Stored, func(f wire.LayoutField) bool { return f.Field == field })
 }
 
-// since reports whether the release is that one or a later one.
-func (c *Config) since(major, minor int) bool {
+// since reports whether the release is 0.minor or a later one.
+func (c *Config) since(minor int) bool {
 	var a, b int
 	if n, _ := fmt.Sscanf(strings.TrimPrefix(c.Version, "v"), "%d.%d", &a, &b); n < 2 {
 		return true
 	}
-	return a > major || a == major && b >= minor
+	return a > 0 || b >= minor
 }
 
 // validateWire returns the first thing that the release cannot tell.

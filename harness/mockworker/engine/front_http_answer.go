@@ -171,7 +171,7 @@ func (f *HTTPFront) launch(a *reply, prompts []promptText, from origin, like *Re
 			q.ID = fmt.Sprintf("%s-%d", q.ID, i)
 		}
 		q.Tokens, q.Items, q.Embeds, q.MaxTokens = c.prompt.tokens, c.prompt.items, c.prompt.embeds, f.most(len(c.prompt.tokens), a.q.most())
-		q.Report = a.q.Extra.Report == "full" && f.engine.cfg.Engine == VLLM && f.engine.cfg.since(0, 26)
+		q.Report = a.q.Extra.Report == "full" && f.engine.cfg.Engine == VLLM && f.engine.cfg.since(26)
 		if c.run, err = f.worker.begin(q, t); err != nil {
 			for k := range i {
 				a.choices[k].run.abort()

@@ -75,7 +75,7 @@ func (f *follower) content(t *testing.T) map[indexed]int {
 			above = places[s.Parent]
 		}
 		for k := s.First; k < c.End(i); k++ {
-			above = above.Below(kv.ContentHash(c.Hashes[k]))
+			above = above.Below(c.Hashes[k])
 			places[k] = above
 			for _, copied := range c.CopiesOf(k) {
 				out[indexed{copied.Engine, above, copied.Tier.String()}] += int(copied.Count)

@@ -82,11 +82,11 @@ func (c *Config) chain() *chain {
 // keyForm returns how the release hashes what keys a block.
 func (c *Config) keyForm() keyForm {
 	switch {
-	case c.since(0, 31):
+	case c.since(31):
 		return keysTagged
-	case c.since(0, 20):
+	case c.since(20):
 		return keysBare
-	case c.since(0, 12):
+	case c.since(12):
 		return keysText
 	}
 	return keysNumber

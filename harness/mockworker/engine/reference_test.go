@@ -47,6 +47,7 @@ type refRequest struct {
 	cachedTo  []int    // blocks of each group that were looked at for being cached, from the first
 	done      int      // tokens computed
 	share     int      // tokens that the pass computes
+	names     []string // of its blocks, as far as they were needed
 	begun     int      // tokens there were when it was let in
 	hit       int      // tokens found cached when it was first let in
 	junction  int      // tokens that only the main group had
@@ -91,21 +92,24 @@ func newReference(c *Config) *reference {
 
 // name writes out what q's block i is called.
 func (r *reference) name(q *refRequest, i int) string {
+	for k := len(q.names); k <= i; k++ {
+		var b strings.Builder
+		b.WriteString(q.salt)
+		for n, t := range q.tokens[:(k+1)*r.size+r.ahead] {
+			if n == (k+1)*r.size {
+				b.WriteString(" |")
+			}
+			fmt.Fprintf(&b, " %d", t)
+		}
+		q.names = append(q.names, b.String())
+		if k > 0 {
+			r.up[q.names[k]] = q.names[k-1]
+		}
+	}
 	if i < 0 {
 		return ""
 	}
-	var b strings.Builder
-	b.WriteString(q.salt)
-	for k, t := range q.tokens[:(i+1)*r.size+r.ahead] {
-		if k == (i+1)*r.size {
-			b.WriteString(" |")
-		}
-		fmt.Fprintf(&b, " %d", t)
-	}
-	if i > 0 {
-		r.up[b.String()] = r.name(q, i-1)
-	}
-	return b.String()
+	return q.names[i]
 }
 
 // in is a name in a group.
