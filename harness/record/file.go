@@ -108,7 +108,7 @@ type Req struct {
 // LoRA is the adapter of a request.
 type LoRA struct {
 	Name string `json:"name"`
-	ID   int    `json:"id"`
+	ID   any    `json:"id"` // vLLM: a number; SGLang: a text
 	Path string `json:"path"`
 }
 

@@ -145,7 +145,8 @@ lines:
 			q := Request{ID: open.ID, Tokens: open.Prompt, Salt: open.Salt, Session: open.Session, MaxTokens: len(l.Resp.Output), Answer: l.Resp.Output}
 			if a := open.LoRA; a != nil {
 				h := m.rank.sched.cache.hash
-				h.paths, h.adapters[a.Name] = map[string]string{"adapter-one": "/adapters/one", "adapter-two": "/adapters/two"}, int64(a.ID)
+				id, _ := a.ID.(float64)
+				h.paths, h.adapters[a.Name] = map[string]string{"adapter-one": "/adapters/one", "adapter-two": "/adapters/two"}, int64(id)
 				q.LoRA = a.Name
 			}
 			for _, it := range open.MM {
