@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,12 +26,15 @@ const (
 )
 
 // Env is what one drill works with. Whatever it starts ends with it.
+//
+// Concurrency: programs may be started by several goroutines at once.
 type Env struct {
 	o      Options
 	name   string
-	ends   []func() error
-	waits  *waits // nil: none are counted
-	strict bool   // lookups are held against their rule whatever they waited
+	mu     sync.Mutex
+	ends   []func() error // guarded by mu
+	waits  *waits         // nil: none are counted
+	strict bool           // lookups are held against their rule whatever they waited
 }
 
 // count begins to count what programs wait for a CPU, until the drill ends.
@@ -51,14 +55,21 @@ func (e *Env) within(d time.Duration) time.Duration {
 }
 
 // later has fn called when the drill ends, in reverse order.
-func (e *Env) later(fn func() error) { e.ends = append(e.ends, fn) }
+func (e *Env) later(fn func() error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ends = append(e.ends, fn)
+}
 
+// close ends everything. Nothing is started any more.
 func (e *Env) close() error {
+	e.mu.Lock()
+	ends := e.ends
+	e.ends = nil
+	e.mu.Unlock()
 	var errs []error
-	for len(e.ends) > 0 {
-		last := len(e.ends) - 1
-		errs = append(errs, e.ends[last]())
-		e.ends = e.ends[:last]
+	for _, end := range slices.Backward(ends) {
+		errs = append(errs, end())
 	}
 	return errors.Join(errs...)
 }
