@@ -20,10 +20,11 @@ import (
 // its lives: the truth.
 type talker struct {
 	t    testing.TB
-	rng  *rand.Rand
-	keep int // batches of its replay buffer
+	dice *rand.Rand // the test's
+	keep int        // batches of its replay buffer
 
-	mu    sync.Mutex // guards what follows, and the engine's choice of events
+	mu    sync.Mutex // guards what follows
+	rng   *rand.Rand
 	e     *engine
 	lives [][][]byte
 	held  []uint64
@@ -34,7 +35,7 @@ type talker struct {
 }
 
 func startTalker(t testing.TB, seed uint64, keep int) *talker {
-	k := &talker{t: t, rng: rand.New(rand.NewPCG(seed, 5)), keep: keep, quit: make(chan struct{})}
+	k := &talker{t: t, rng: rand.New(rand.NewPCG(seed, 5)), dice: rand.New(rand.NewPCG(seed, 6)), keep: keep, quit: make(chan struct{})}
 	k.begin(nil)
 	k.done.Go(func() {
 		for {
@@ -245,9 +246,9 @@ var endings = []struct {
 	do   func(k *talker, at uint64)
 	cold string
 }{
-	{"it goes on", func(k *talker, _ uint64) { k.say(true, 1+k.rng.IntN(30)) }, ""},
-	{"a younger life", func(k *talker, _ uint64) { k.restart(1 + k.rng.IntN(3)) }, "another life"},
-	{"a life that used the same numbers", func(k *talker, at uint64) { k.restart(int(at) + 1 + k.rng.IntN(50)) }, "another life"},
+	{"it goes on", func(k *talker, _ uint64) { k.say(true, 1+k.dice.IntN(30)) }, ""},
+	{"a younger life", func(k *talker, _ uint64) { k.restart(1 + k.dice.IntN(3)) }, "another life"},
+	{"a life that used the same numbers", func(k *talker, at uint64) { k.restart(int(at) + 1 + k.dice.IntN(50)) }, "another life"},
 }
 
 // TestStreamResumes: hosts end at random moments of a stream that never stops, and
@@ -263,7 +264,7 @@ func TestStreamResumes(t *testing.T) {
 		end := endings[round%len(endings)]
 		var kept *tookAway
 		for kept == nil {
-			time.Sleep(time.Duration(k.rng.IntN(20)) * time.Millisecond)
+			time.Sleep(time.Duration(k.dice.IntN(20)) * time.Millisecond)
 			kept, _ = r.look()
 		}
 		r.s.stop()
@@ -367,7 +368,7 @@ func TestRelayResumes(t *testing.T) {
 	for round := range longtest.N(5, 50) {
 		var kept *tookAway
 		for kept == nil {
-			time.Sleep(time.Duration(k.rng.IntN(20)) * time.Millisecond)
+			time.Sleep(time.Duration(k.dice.IntN(20)) * time.Millisecond)
 			kept, _ = r.look()
 		}
 		r.s.stop()
