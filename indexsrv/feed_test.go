@@ -150,7 +150,7 @@ func TestDropReasons(t *testing.T) {
 	want := []string{
 		"arena_full", "bad_event", "bad_field", "block_size",
 		"contradiction", "group_range", "malformed", "misaligned", "missing_field", "no_hashes", "non_main_group",
-		"orphan_dropped", "remote_locality", "remote_tier", "remove_unknown", "store_unknown", "unknown_event", "unknown_medium", "unsupported_ownership",
+		"orphan_dropped", "over_budget", "remote_locality", "remote_tier", "remove_unknown", "store_unknown", "unknown_event", "unknown_medium", "unsupported_ownership",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)

@@ -101,6 +101,7 @@ func (r *secretRig) sendCalls() {
 		if (len(replies) == 1) != well || well && end != io.EOF {
 			r.t.Errorf("a lookup: %d replies, %v, want it answered: %v", len(replies), end, well)
 		}
+		r.callRaw(kindexv1.ExplainService_Explain_FullMethodName, r.message(&kindexv1.ExplainRequest{Query: q}))
 		streamed = append(streamed, r.message(&kindexv1.LookupStreamRequest{Id: uint64(len(streamed)), Query: q}))
 	}
 	for _, q := range good {

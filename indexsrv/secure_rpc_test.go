@@ -73,6 +73,7 @@ func startRPC(t *testing.T, listen string, cfg SecureConfig) *rpcRig {
 	kindexv1.RegisterWorkersServiceServer(r.server, rpcWorkers{gate: r.gate})
 	kindexv1.RegisterContentServiceServer(r.server, kindexv1.UnimplementedContentServiceServer{})
 	kindexv1.RegisterStatsServiceServer(r.server, kindexv1.UnimplementedStatsServiceServer{})
+	kindexv1.RegisterExplainServiceServer(r.server, kindexv1.UnimplementedExplainServiceServer{})
 	healthpb.RegisterHealthServer(r.server, health.NewServer())
 	reflection.Register(r.server)
 	go func() { _ = r.server.Serve(ln) }()
