@@ -54,7 +54,9 @@ type Host struct {
 	server    *fasthttp.Server
 	port      port // of server
 	ln        net.Listener
-	parts     []part   // servers beside HTTP
+	parts     []part // servers beside HTTP
+	traffic   traffic
+	ui        uiCache
 	shm       *shmPart // of parts; nil: none
 	draining  atomic.Bool
 	epoch     uint64        // names this life of the host to whoever watches it

@@ -127,6 +127,9 @@ func (h *Host) find(q *queryScratch, byHash bool) (blockSize int, err error) {
 	q.matches = h.idx.Lookup(m.key.Namespace(seed), q.hashes, q.matches)
 	h.met.lookup.observe(q.stripe, time.Since(start))
 	h.collect(q)
+	if h.traffic.due(q.stripe) {
+		h.traffic.note(m, seed, q.hashes, q.hits, true)
+	}
 	return m.blockSize, nil
 }
 

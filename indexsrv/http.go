@@ -41,12 +41,13 @@ var (
 	openToAll = access{secure.RoleNone, placeAny}
 	toRead    = access{secure.RoleRead, placeAny}
 	toWatch   = access{secure.RoleRead, placeWatch}
+	toLook    = access{secure.RoleNone, placeWatch} // a page that knows nothing: what it shows it asks for with a token
 	toChange  = access{secure.RoleWrite, placeAdmin}
 	toAdmin   = access{secure.RoleAdmin, placeAdmin}
 	toCopy    = access{secure.RoleAdmin, placeAny}
 )
 
-const numRoutes = 17
+const numRoutes = 20
 
 // routes are all paths, in the order of their metrics.
 var routes = [numRoutes]route{
@@ -67,6 +68,9 @@ var routes = [numRoutes]route{
 	{"GET", "/peers", (*Host).servePeers, false, toRead, false},
 	{"GET", "/state", (*Host).serveState, false, toCopy, false},
 	{"GET", "/debug/pprof/", (*Host).serveProfile, false, toAdmin, true},
+	{"GET", "/ui/data", (*Host).serveUIData, false, toWatch, false},
+	{"GET", "/ui", (*Host).serveUI, false, toLook, false},
+	{"GET", "/ui/", (*Host).serveUI, false, toLook, true},
 }
 
 func routeOf(path []byte) int {

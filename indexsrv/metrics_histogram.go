@@ -61,6 +61,18 @@ func (h *histogram) total() (count uint64, sum time.Duration) {
 	return count, sum
 }
 
+// counts returns how many durations fell between each bound and the one before it;
+// the last is of those above all bounds.
+func (h *histogram) counts() []uint64 {
+	n := make([]uint64, len(bucketBounds)+1)
+	for s := range h.stripes {
+		for i := range n {
+			n[i] += h.stripes[s].buckets[i].Load()
+		}
+	}
+	return n
+}
+
 // metric returns h as it stands.
 func (h *histogram) metric(desc *prometheus.Desc, labels ...string) prometheus.Metric {
 	var sum, count uint64

@@ -46,17 +46,18 @@ type worker struct {
 
 // rank is one stream of a worker, from registration to the end of its cleanup.
 type rank struct {
-	worker *worker
-	number int
-	key    []byte // its number as a JSON object key, quotes included
-	cfg    StreamConfig
-	reg    *Registration // that it came with, shared with those that came with it
-	holder shard.Holder
-	shard  int // that holder lives in
-	node   int // that shard belongs to
-	stream *stream
-	since  time.Time
-	gone   chan struct{} // closed when nothing of it can touch the index any more
+	worker  *worker
+	number  int
+	key     []byte // its number as a JSON object key, quotes included
+	cfg     StreamConfig
+	reg     *Registration // that it came with, shared with those that came with it
+	holder  shard.Holder
+	shard   int // that holder lives in
+	node    int // that shard belongs to
+	stream  *stream
+	since   time.Time
+	traffic rankTraffic
+	gone    chan struct{} // closed when nothing of it can touch the index any more
 }
 
 // exact reports whether all of w's streams are exact now. Lock-free.

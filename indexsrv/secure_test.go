@@ -155,6 +155,7 @@ func TestRoles(t *testing.T) {
 		"/digest": secure.RoleRead, "/metrics": secure.RoleRead, "/peers": secure.RoleRead,
 		"/register": secure.RoleWrite, "/unregister": secure.RoleWrite, "/register_peer": secure.RoleWrite, "/deregister_peer": secure.RoleWrite,
 		"/debug/pprof/": secure.RoleAdmin, "/state": secure.RoleAdmin,
+		"/ui": secure.RoleNone, "/ui/": secure.RoleNone, "/ui/data": secure.RoleRead,
 	}
 	for _, r := range routes {
 		need, ok := want[r.path]

@@ -192,12 +192,27 @@ func (p *shmPart) Answer(i int, batch []shm.Request) {
 	for k := range t.queries {
 		p.h.met.lookup.observe(t.stripe, each)
 		r := &batch[t.which[k]]
+		if p.h.traffic.due(t.stripe) {
+			p.note(t, i, models[r.Model], r, t.queries[k].Matches)
+		}
 		r.Matches = p.choose(t, r, models[r.Model], t.queries[k].Matches)
 		// After the holders were looked up: a table of this version knows those that were
 		// there when that was registered or is newer and knows them gone.
 		r.Version = g.members.Load()
 	}
 	clear(t.queries)
+}
+
+// note counts r, which found ms in shard i, among the sampled lookups.
+func (p *shmPart) note(t *shmThread, i int, m *model, r *shm.Request, ms []kv.Match) {
+	t.hits = t.hits[:0]
+	for _, one := range ms {
+		if rk := p.h.reg.holders.get(shard.Holder(one.Holder)); rk != nil {
+			t.hits = append(t.hits, hit{rk, one.Device, one.Host, one.Any})
+		}
+	}
+	p.h.traffic.note(m, r.Seed, r.Hashes, t.hits, i == 0)
+	clear(t.hits) // hold no unregistered rank
 }
 
 // choose leaves in ms, a shard's matches, what r asks for and the registry knows.
