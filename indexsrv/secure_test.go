@@ -283,8 +283,8 @@ func TestAdminAddress(t *testing.T) {
 			t.Errorf("%s at the admin address: %d %s", r.path, a.code, a.text)
 		}
 	}
-	if g.refusals(reasonAdminOnly) != 6 {
-		t.Errorf("%d refusals are counted, want 6", g.refusals(reasonAdminOnly))
+	if n := g.refusals(reasonAdminOnly); n != 9 {
+		t.Errorf("%d refusals are counted, want 9", n)
 	}
 	g.forgive()
 	g.send(g.url, "POST", "/register", "", reg("1", "m", ""))

@@ -15,13 +15,13 @@ import (
 
 // uiNow returns what the page would show now.
 func (h *testHost) uiNow() uiData {
-	h.Helper()
+	h.t.Helper()
 	h.Host.ui.mu.Lock()
 	h.Host.ui.made = time.Time{}
 	h.Host.ui.mu.Unlock()
 	var d uiData
 	if err := json.Unmarshal([]byte(h.must(200, "GET", "/ui/data", "")), &d); err != nil {
-		h.Fatal(err)
+		h.t.Fatal(err)
 	}
 	return d
 }
