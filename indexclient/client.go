@@ -48,8 +48,9 @@ var (
 type Options struct {
 	// Timeout bounds a call whose context has no deadline of its own. 0: 1 s.
 	Timeout time.Duration
-	// Wait: a call waits, within its time, for a host that is not connected. Without
-	// it such a call fails at once, so that the caller can do without the index.
+	// Wait: a call goes on, within its time, where no host can be reached. Without it
+	// such a call fails at once, or where there are replicas after one more try, so that
+	// the caller can do without the index.
 	Wait bool
 
 	// Partial: a lookup over several parts leaves those out that fail, and names them

@@ -212,9 +212,9 @@ func TestReplicas(t *testing.T) {
 		t.Errorf("all are down: %v", err)
 	}
 	b.err = nil
-	want("b is back: the last resort", "b", 7, 6, 3)
+	want("b is back: the last resort", "b", 8, 7, 4)
 	b.err = lookup.Refuse(ErrInvalid, "limit: no")
-	if _, err := ask(); !errors.Is(err, ErrInvalid) || b.calls.Load() != 7 || c.calls.Load() != 3 {
+	if _, err := ask(); !errors.Is(err, ErrInvalid) || b.calls.Load() != 8 || c.calls.Load() != 4 {
 		t.Errorf("a bad request: %v, asked %d and %d times", err, b.calls.Load(), c.calls.Load())
 	}
 	b.err = nil

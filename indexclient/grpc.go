@@ -69,7 +69,7 @@ func dialGRPC(address string, o *Options) (lookup.Index, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),
 		grpc.WithUserAgent("kindex"),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.MaxMessage), grpc.ForceCodecV2(lookuppb.NewCodec()), grpc.WaitForReady(o.Wait)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.MaxMessage), grpc.ForceCodecV2(lookuppb.NewCodec())),
 	}
 	if o.Token != nil {
 		options = append(options, grpc.WithPerRPCCredentials(bearer{o.Token}))
@@ -134,14 +134,12 @@ func (h *grpcHost) Lookup(ctx context.Context, q *lookup.Query, a *lookup.Answer
 				continue // the stream has ended, perhaps not the host
 			}
 		}
-		if err == nil || !h.o.Wait || !errors.Is(err, ErrUnavailable) || errors.Is(err, errClosed) {
-			return err
-		}
-		if !wait(ctx, h.o.RetryDelay) {
-			return lookup.OfContext(ctx)
-		}
+		return err
 	}
 }
+
+// reconnect makes the next try to connect come at once.
+func (h *grpcHost) reconnect() { h.conn.ResetConnectBackoff() }
 
 // unary asks by a call of its own.
 func (h *grpcHost) unary(ctx context.Context, q *lookup.Query, a *lookup.Answer) error {

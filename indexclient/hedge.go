@@ -22,7 +22,7 @@ type attempt struct {
 // losers are cancelled, and q is nobody's any more.
 func (s *replicas) hedged(ctx context.Context, q *lookup.Query, a *lookup.Answer) error {
 	a.Reset()
-	ctx, cancel := s.bounded(ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	order := s.order(make([]int, 0, 8))
 	ended := make(chan attempt, len(order))

@@ -105,15 +105,46 @@ func (s *replicas) order(buf []int) []int {
 	return append(append(append(buf, by[standingGood]...), by[standingAgain]...), by[standingBad]...)
 }
 
-// ask calls fn with one replica after the other until one has an answer. A replica
-// that is silent has its share of the caller's time.
+// againPause bounds the time between two rounds.
+const againPause = 50 * time.Millisecond
+
+// again calls round until it gives another error than that nobody could be reached:
+// where the options say so as long as ctx lasts, and else twice where there are
+// several replicas, for one that has just come back may not be connected yet.
+func (s *replicas) again(ctx context.Context, round func(context.Context) error) error {
+	if len(s.hosts) == 1 && !s.o.Wait {
+		return round(ctx)
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	for tries := 0; ; tries++ {
+		err := round(ctx)
+		if !errors.Is(err, ErrUnavailable) || errors.Is(err, errClosed) || !s.o.Wait && tries > 0 {
+			return err
+		}
+		for _, r := range s.hosts {
+			if h, ok := r.Index.(interface{ reconnect() }); ok {
+				h.reconnect()
+			}
+		}
+		if !wait(ctx, min(s.o.RetryDelay, againPause)) {
+			return err
+		}
+	}
+}
+
+// ask calls fn with one replica after the other until one has an answer.
 func (s *replicas) ask(ctx context.Context, fn func(context.Context, *replica) error) error {
+	return s.again(ctx, func(ctx context.Context) error { return s.round(ctx, fn) })
+}
+
+// round asks each replica at most once. One that is silent has its share of the
+// caller's time.
+func (s *replicas) round(ctx context.Context, fn func(context.Context, *replica) error) error {
 	if len(s.hosts) == 1 {
 		r := s.hosts[0]
 		return hostError(r.name, fn(ctx, r))
 	}
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
 	order := s.order(make([]int, 0, 8))
 	var failed []error
 	for i, k := range order {
@@ -188,12 +219,12 @@ func shareOf(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 
 // Lookup implements [Client].
 func (s *replicas) Lookup(ctx context.Context, q *lookup.Query, a *lookup.Answer) error {
-	if len(s.hosts) == 1 { // the common case makes no closure
+	if len(s.hosts) == 1 && !s.o.Wait { // the common case makes no closure
 		r := s.hosts[0]
 		return hostError(r.name, r.Lookup(ctx, q, a))
 	}
 	if s.o.HedgeAfter > 0 {
-		return s.hedged(ctx, q, a)
+		return s.again(ctx, func(ctx context.Context) error { return s.hedged(ctx, q, a) })
 	}
 	return s.ask(ctx, func(ctx context.Context, r *replica) error { return r.Lookup(ctx, q, a) })
 }
