@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -134,6 +135,13 @@ func (f *fake) answer(w http.ResponseWriter, r *http.Request) {
 	row["n"] = len(f.log)
 	f.mu.Unlock()
 	fmt.Fprintf(w, "data: {\"id\":%q,\"choices\":[],\"usage\":{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":%d}}}\n\ndata: [DONE]\n\n", mine, len(tokens), q.Max, cached)
+}
+
+// came returns the ids of all requests as they came, and how many tokens each asked for.
+func (f *fake) came() (order []string, asked []int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.order), slices.Clone(f.asked)
 }
 
 // options are those of a replay against f of a short made-up trace, fast.

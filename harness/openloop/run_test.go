@@ -48,10 +48,11 @@ func TestReplay(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantPrompt, wantOutput := 0, 0
+			order, asked := f.came()
 			for i := range trace.Rows {
 				wantPrompt += trace.Rows[i].Input
 				wantOutput += min(trace.Rows[i].Output, 5)
-				if got := f.asked[slices.Index(f.order, "replay-3-"+known(i))]; got != trace.Rows[i].Input {
+				if got := asked[slices.Index(order, "replay-3-"+known(i))]; got != trace.Rows[i].Input {
 					t.Errorf("row %d: %d tokens, want %d", i, got, trace.Rows[i].Input)
 				}
 			}
@@ -140,7 +141,8 @@ func TestOneByOne(t *testing.T) {
 	o := f.options()
 	o.OneByOne, o.Speedup, o.Rows = true, 1e-9, Range{0, 59}
 	a := replayed(t, o)
-	for i, id := range f.order {
+	order, _ := f.came()
+	for i, id := range order {
 		if want := "replay-3-" + known(i); id != want {
 			t.Errorf("%s was the %d-th, want %s", id, i, want)
 		}
@@ -396,8 +398,10 @@ func TestProxy(t *testing.T) {
 	o := a.options()
 	o.URL, o.Oracle, o.Reset, o.Model = "http://"+p.Addr, "", false, "m"
 	s := replayed(t, o).Summary
-	if s.Requests.OK != 40 || a.seen != 20 || b.seen != 20 {
-		t.Errorf("%+v, %d and %d, %v", s.Requests, a.seen, b.seen, s.Errors)
+	first, _ := a.came()
+	second, _ := b.came()
+	if s.Requests.OK != 40 || len(first) != 20 || len(second) != 20 {
+		t.Errorf("%+v, %d and %d, %v", s.Requests, len(first), len(second), s.Errors)
 	}
 	if _, err := OpenProxy("127.0.0.1:0", nil); err == nil || !strings.Contains(err.Error(), "--upstream") {
 		t.Errorf("no upstream: %v", err)
