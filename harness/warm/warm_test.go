@@ -22,14 +22,14 @@ import (
 	"kindex/internal/longtest"
 )
 
-var program string // indexsrv
+var program, relay string // indexsrv, relay
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "warm-*")
 	if err == nil {
-		program = filepath.Join(dir, "indexsrv")
+		program, relay = filepath.Join(dir, "indexsrv"), filepath.Join(dir, "relay")
 		var out []byte
-		if out, err = exec.Command("go", "build", "-o", program, "kindex/cmd/indexsrv").CombinedOutput(); err != nil {
+		if out, err = exec.Command("go", "build", "-o", dir, "kindex/cmd/indexsrv", "kindex/cmd/relay").CombinedOutput(); err != nil {
 			err = fmt.Errorf("%w: %s", err, out)
 		}
 	}
@@ -362,6 +362,58 @@ func TestPeer(t *testing.T) {
 		if err := b.p.Stop(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// startRelay starts a relay of p's engine.
+func startRelay(t *testing.T, p *publish.Publisher, ports int) *proc.Process {
+	t.Helper()
+	r, err := proc.Start(relay, nil, "--engine", fmt.Sprintf("vllm=%s,replay=%s,ranks=%d", p.Pub(), p.Replay(), p.Ranks()),
+		"--listen", fmt.Sprintf("127.0.0.1:%d", ports), "--http", fmt.Sprintf("127.0.0.1:%d", ports+1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Kill)
+	return r
+}
+
+// TestRelayRestart: a host that reads a relay goes on from the relay's cursor, also
+// where the relay was another process by then.
+func TestRelayRestart(t *testing.T) {
+	p := open(t, nil)
+	ports, err := publish.FreePorts(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := startRelay(t, p, ports)
+	dir := t.TempDir()
+	args := []string{"--state-dir", dir, "--state-interval", "50ms"}
+	h := start(t, 0, args...)
+	h.must("POST", "/register", fmt.Sprintf(`{"instance_id":"e","endpoint":"127.0.0.1:%d","source":"relay","model_name":"m","block_size":%d,"dp_size":%d}`,
+		ports, p.Block(), p.Ranks()), 201)
+	h.ready()
+	published(t, p, 100)
+	for round := range 4 {
+		how := "told to stop"
+		if round%2 == 0 {
+			if err := h.p.Stop(); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			how = "killed"
+			published(t, p, 30)
+			h.p.Kill()
+		}
+		if round == 2 {
+			how += ", the relay too"
+			r.Kill()
+			r = startRelay(t, p, ports)
+		}
+		published(t, p, 20)
+		h = start(t, h.port, args...)
+		h.ready()
+		h.wants(how, func(l *listener) bool { return l.Status == "active" && l.Resumed == 1 && l.Lost == 0 })
+		h.exact(how, p)
 	}
 }
 
