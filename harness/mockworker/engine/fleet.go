@@ -59,10 +59,16 @@ func OpenFleet(c Config, n int) (*Fleet, error) {
 		}
 		f.workers = append(f.workers, w)
 	}
+	for _, w := range f.workers { // whoever asks one asks of all
+		if err := w.serve(); err != nil {
+			f.Close()
+			return nil, err
+		}
+	}
 	return f, nil
 }
 
-// open starts worker i.
+// open starts worker i, which nobody can ask yet.
 func (f *Fleet) open(c Config, i int) (*Worker, error) {
 	c, err := c.worker(i)
 	if err != nil {
@@ -84,17 +90,19 @@ func (f *Fleet) open(c Config, i int) (*Worker, error) {
 	}
 	w.faults.init(w)
 	w.events.worker = w
+	return w, nil
+}
+
+// serve opens the worker's fronts.
+func (w *Worker) serve() (err error) {
+	c := &w.Engine.cfg
 	if c.GRPC != "" {
 		w.grpc, err = openFront(w, c.GRPC)
 	}
 	if err == nil && c.HTTP != "" {
 		w.http, err = openHTTP(w, c.HTTP)
 	}
-	if err != nil {
-		w.close()
-		return nil, err
-	}
-	return w, nil
+	return err
 }
 
 // worker returns the config of worker i, whose ports are further up.
