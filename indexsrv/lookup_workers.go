@@ -54,7 +54,7 @@ func (w *worker) show() lookup.Worker {
 	worst := feed.StateActive
 	for _, r := range *w.ranks.Load() {
 		st := r.stream.status()
-		d.Ranks = append(d.Ranks, lookup.Rank{
+		shown := lookup.Rank{
 			Rank: r.number, Endpoint: r.cfg.Endpoint, ReplayEndpoint: r.cfg.ReplayEndpoint,
 			Status: st.State.String(), LastError: st.LastError,
 			Epoch: st.Epoch, HasSeq: st.HasSeq, LastSeq: st.LastSeq,
@@ -63,7 +63,12 @@ func (w *worker) show() lookup.Worker {
 			Resumed: st.Resumed, Cold: st.Cold,
 			Orphans: st.Orphans, Memberships: st.Memberships, Dropped: st.Dropped,
 			Shard: r.shard, Node: r.node,
-		})
+			Held: st.HeldBatches, EngineTime: st.EngineTime,
+		}
+		if !st.LastBatch.IsZero() {
+			shown.LastBatch = float64(st.LastBatch.UnixNano()) / 1e9
+		}
+		d.Ranks = append(d.Ranks, shown)
 		worst = max(worst, st.State)
 		if r.cfg.Relay != nil {
 			d.Source = sourceRelay

@@ -24,7 +24,7 @@ var arrows = []arrow{
 	{"cmd/gateway", []string{"gateway"}, "a main only parses, builds and serves"},
 	{"cmd/harness", []string{"harness/..."}, "a main only parses, builds and serves"},
 	{"cmd/mockworker", []string{"harness/mockworker"}, "the mock engine is a part of the harness"},
-	{"cmd/kindex", []string{"indexclient"}, "an operator's tool is one more client"},
+	{"cmd/kindex", []string{"cli"}, "a main only parses, builds and serves"},
 
 	{"harness", []string{"..."}, "benchmarks, oracles and drills look at everything"},
 
@@ -39,6 +39,11 @@ var arrows = []arrow{
 		"gateway",
 		[]string{"indexclient", "indexsrv", "proto/...", "internal/..."},
 		"the gateway asks an index; the embedded one is the same host in process",
+	},
+	{
+		"cli",
+		[]string{"indexclient", "relay/client", "relay/feed", "relay/normal", "relay/wire", "shard", "proto/...", "internal/..."},
+		"an operator's tool is one more client of everything, and holds dumps and streams against the reference index",
 	},
 	{"relay", []string{"relay/...", "proto/...", "internal/..."}, "a relay orders and keeps batches; it knows no index"},
 	{"relay/feed", []string{"relay/wire", "internal/..."}, "admission and sockets of one stream, for a relay and an index host alike"},

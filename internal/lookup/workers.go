@@ -51,6 +51,10 @@ type Rank struct {
 	Dropped                                     map[string]uint64 // events left out, by reason
 
 	Shard, Node int // where its blocks are held
+
+	Held       uint64  // live batches that wait behind a gap
+	LastBatch  float64 // when the newest batch was admitted, Unix seconds of the host's clock; 0: never
+	EngineTime float64 // that batch's own, the engine's clock; 0: none
 }
 
 // Update is one step of a watch: the whole table first, then what changed. A worker

@@ -28,6 +28,7 @@ func encodeWorker(w *lookup.Worker) *kindexv1.Worker {
 			Epoch: r.Epoch, Gaps: r.Gaps, RecoveredBatches: r.Recovered, LostBatches: r.Lost, Restarts: r.Restarts, Duplicates: r.Duplicates,
 			Snapshots: r.Snapshots, Resets: r.Resets, RelayRanks: uint32(r.RelayRanks),
 			Orphans: r.Orphans, Memberships: r.Memberships, Dropped: r.Dropped, Shard: uint32(r.Shard), Node: uint32(r.Node),
+			HeldBatches: r.Held, LastBatchTime: r.LastBatch, EngineTime: r.EngineTime, Resumed: r.Resumed, ColdStart: r.Cold,
 		}
 		if r.HasSeq {
 			l.LastSeq = &r.LastSeq
@@ -58,6 +59,7 @@ func decodeWorker(m *kindexv1.Worker) lookup.Worker {
 			Gaps: l.GetGaps(), Recovered: l.GetRecoveredBatches(), Lost: l.GetLostBatches(), Restarts: l.GetRestarts(), Duplicates: l.GetDuplicates(),
 			Snapshots: l.GetSnapshots(), Resets: l.GetResets(), RelayRanks: int(l.GetRelayRanks()),
 			Orphans: l.GetOrphans(), Memberships: l.GetMemberships(), Dropped: l.GetDropped(), Shard: int(l.GetShard()), Node: int(l.GetNode()),
+			Held: l.GetHeldBatches(), LastBatch: l.GetLastBatchTime(), EngineTime: l.GetEngineTime(), Resumed: l.GetResumed(), Cold: l.GetColdStart(),
 		})
 	}
 	return w

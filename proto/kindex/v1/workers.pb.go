@@ -784,8 +784,19 @@ type Listener struct {
 	// Events left out, by reason.
 	Dropped map[string]uint64 `protobuf:"bytes,18,rep,name=dropped,proto3" json:"dropped,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// Where its blocks are held.
-	Shard         uint32 `protobuf:"varint,19,opt,name=shard,proto3" json:"shard,omitempty"`
-	Node          uint32 `protobuf:"varint,20,opt,name=node,proto3" json:"node,omitempty"`
+	Shard uint32 `protobuf:"varint,19,opt,name=shard,proto3" json:"shard,omitempty"`
+	Node  uint32 `protobuf:"varint,20,opt,name=node,proto3" json:"node,omitempty"`
+	// Live batches that wait behind a gap.
+	HeldBatches uint64 `protobuf:"varint,21,opt,name=held_batches,json=heldBatches,proto3" json:"held_batches,omitempty"`
+	// When the newest batch was admitted, seconds of the host's clock since 1970. 0:
+	// never.
+	LastBatchTime float64 `protobuf:"fixed64,22,opt,name=last_batch_time,json=lastBatchTime,proto3" json:"last_batch_time,omitempty"`
+	// The batch's own time, the engine's clock. 0: it has none.
+	EngineTime float64 `protobuf:"fixed64,23,opt,name=engine_time,json=engineTime,proto3" json:"engine_time,omitempty"`
+	// 1: it went on from a content loaded at the start of the host.
+	Resumed uint64 `protobuf:"varint,24,opt,name=resumed,proto3" json:"resumed,omitempty"`
+	// Why it could not. Empty: it did, or had none.
+	ColdStart     string `protobuf:"bytes,25,opt,name=cold_start,json=coldStart,proto3" json:"cold_start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -960,6 +971,41 @@ func (x *Listener) GetNode() uint32 {
 	return 0
 }
 
+func (x *Listener) GetHeldBatches() uint64 {
+	if x != nil {
+		return x.HeldBatches
+	}
+	return 0
+}
+
+func (x *Listener) GetLastBatchTime() float64 {
+	if x != nil {
+		return x.LastBatchTime
+	}
+	return 0
+}
+
+func (x *Listener) GetEngineTime() float64 {
+	if x != nil {
+		return x.EngineTime
+	}
+	return 0
+}
+
+func (x *Listener) GetResumed() uint64 {
+	if x != nil {
+		return x.Resumed
+	}
+	return 0
+}
+
+func (x *Listener) GetColdStart() string {
+	if x != nil {
+		return x.ColdStart
+	}
+	return ""
+}
+
 var File_kindex_v1_workers_proto protoreflect.FileDescriptor
 
 const file_kindex_v1_workers_proto_rawDesc = "" +
@@ -1033,7 +1079,7 @@ const file_kindex_v1_workers_proto_rawDesc = "" +
 	"block_size\x18\x06 \x01(\rR\tblockSize\x12\x16\n" +
 	"\x06source\x18\a \x01(\tR\x06source\x12\x16\n" +
 	"\x06status\x18\b \x01(\tR\x06status\x121\n" +
-	"\tlisteners\x18\t \x03(\v2\x13.kindex.v1.ListenerR\tlisteners\"\xb7\x05\n" +
+	"\tlisteners\x18\t \x03(\v2\x13.kindex.v1.ListenerR\tlisteners\"\xdc\x06\n" +
 	"\bListener\x12\x17\n" +
 	"\adp_rank\x18\x01 \x01(\rR\x06dpRank\x12\x1a\n" +
 	"\bendpoint\x18\x02 \x01(\tR\bendpoint\x12'\n" +
@@ -1059,7 +1105,14 @@ const file_kindex_v1_workers_proto_rawDesc = "" +
 	"\vmemberships\x18\x11 \x01(\x04R\vmemberships\x12:\n" +
 	"\adropped\x18\x12 \x03(\v2 .kindex.v1.Listener.DroppedEntryR\adropped\x12\x14\n" +
 	"\x05shard\x18\x13 \x01(\rR\x05shard\x12\x12\n" +
-	"\x04node\x18\x14 \x01(\rR\x04node\x1a:\n" +
+	"\x04node\x18\x14 \x01(\rR\x04node\x12!\n" +
+	"\fheld_batches\x18\x15 \x01(\x04R\vheldBatches\x12&\n" +
+	"\x0flast_batch_time\x18\x16 \x01(\x01R\rlastBatchTime\x12\x1f\n" +
+	"\vengine_time\x18\x17 \x01(\x01R\n" +
+	"engineTime\x12\x18\n" +
+	"\aresumed\x18\x18 \x01(\x04R\aresumed\x12\x1d\n" +
+	"\n" +
+	"cold_start\x18\x19 \x01(\tR\tcoldStart\x1a:\n" +
 	"\fDroppedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01B\v\n" +
