@@ -527,3 +527,24 @@ func TestPeersGivenUp(t *testing.T) {
 		t.Errorf("registered: %s", got)
 	}
 }
+
+// TestFrozenAlone: while one stream stands still, what it is told waits for it, and
+// others of the same lane and shard go on; so does whoever asks how it stands.
+func TestFrozenAlone(t *testing.T) {
+	e, other := startEngine(t, nil, nil), startEngine(t, nil, nil)
+	h := startZMQHost(t, func(c *Config) { c.ShardsPerNode, c.LanesPerNode = 1, 1 })
+	registerEngine(t, h, "1", e, "")
+	registerEngine(t, h, "2", other, "")
+	h.ready()
+	h.rank("m", "", "1", 0).stream.freeze(func(StreamStatus, *Resume) {
+		e.publish(storeOf(0, 1))
+		for n := uint64(1); n <= 3; n++ {
+			other.publish(storeOf(0, n))
+		}
+		waitFor(t, "the other stream", func() bool { return h.listener("2").Memberships == 3 })
+		if l := h.listener("1"); l.Memberships != 0 {
+			t.Errorf("a frozen stream went on: %s", jsonOf(t, l))
+		}
+	})
+	waitFor(t, "what waited", func() bool { return h.listener("1").Memberships == 1 })
+}
