@@ -34,7 +34,7 @@ const (
 type shared struct {
 	path    string
 	o       *Options
-	pauseTo time.Duration // between tries, at most
+	pauseTo time.Duration              // between tries, at most
 	spare   atomic.Pointer[sharedCall] // the one that was used last
 	idle    chan *sharedCall           // others
 	end     context.CancelFunc
@@ -45,7 +45,6 @@ type shared struct {
 	mu     sync.Mutex
 	why    error         // why there is none; nil: nobody knows yet
 	change chan struct{} // closed with the next change of conn or why
-	closed bool
 }
 
 // sharedConn is one connection, and the table that came over it.

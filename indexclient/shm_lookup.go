@@ -67,7 +67,10 @@ func sortRows(rows []sharedRow) {
 	}
 }
 
-var errLate = lookup.Refuse(ErrDeadline, "no answer within the time given")
+var (
+	errLate   = lookup.Refuse(ErrDeadline, "no answer within the time given")
+	errSilent = lookup.Refuse(ErrDeadline, "no answer within the time given: the host's process gives no sign of life")
+)
 
 // keptShared bounds the memory that is kept of one call.
 const keptShared = 1 << 20
@@ -137,6 +140,9 @@ func (s *shared) answer(ctx context.Context, deadline uint64, q *lookup.Query, c
 		case isGone(err):
 			bad = c
 		case errors.Is(err, shm.ErrLate):
+			if c.client.Silent() {
+				return errSilent
+			}
 			return errLate
 		case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 			return contextError(ctx)
@@ -172,6 +178,7 @@ func (c *sharedConn) lookup(ctx context.Context, deadline uint64, q *lookup.Quer
 			continue
 		case shm.StatusInvalid:
 			return lookup.Refuse(ErrUnavailable, "the host could not read the question")
+		case shm.StatusOK:
 		}
 		now := c.table.Load()
 		if call.Version > now.version {

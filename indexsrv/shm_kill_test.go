@@ -338,12 +338,8 @@ func TestShmForeign(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become somebody else")
 	}
-	dir, err := os.MkdirTemp("", "kindex")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
+	dir := t.TempDir()
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(dir, "s")
@@ -375,4 +371,41 @@ func (l lockedWriter) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.w.Write(b)
+}
+
+// TestShmStopped: of a server whose process stands still a caller learns so within its
+// time, and has its answer once it goes on.
+func TestShmStopped(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	p := start(t, shmServeEnv+"="+socket)
+	t.Cleanup(p.kill)
+	c, err := indexclient.Dial(t.Context(), "unix:"+socket, indexclient.Options{Timeout: 20 * time.Second, Wait: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	q := &lookup.Query{Model: "m", Hashes: []kv.ContentHash{0}}
+	var a lookup.Answer
+	if err := c.Lookup(t.Context(), q, &a); err != nil {
+		t.Fatal(err)
+	}
+	want := slices.Clone(a.Matches)
+	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	settles(t, "the process standing still", func() bool {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Process.Pid))
+		return err == nil && bytes.Contains(b, []byte(") T "))
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if err := c.Lookup(ctx, q, &a); !errors.Is(err, lookup.ErrDeadline) || !strings.Contains(err.Error(), "sign of life") {
+		t.Errorf("while it stands still: %v", err)
+	}
+	if err := p.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Lookup(t.Context(), q, &a); err != nil || !slices.Equal(a.Matches, want) {
+		t.Errorf("after that: %+v (%v), want %+v", a.Matches, err, want)
+	}
 }

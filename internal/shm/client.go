@@ -117,6 +117,8 @@ type Client struct {
 	leaving chan struct{} // closed when the server said that it stops
 	ended   sync.WaitGroup
 
+	silent atomic.Bool
+
 	mu      sync.Mutex
 	dead    error // why; nil: it lives
 	retired bool
@@ -370,8 +372,8 @@ func (c *Client) watch() {
 			if missed++; c.heard() {
 				missed = 0
 			}
-			if missed > silentBeats {
-				c.killLocked(fmt.Errorf("%w: no sign of life for %v", ErrGone, silentBeats*beatEvery))
+			if c.silent.Store(missed >= silentBeats); missed > goneBeats {
+				c.killLocked(fmt.Errorf("%w: no sign of life for %v", ErrGone, goneBeats*beatEvery))
 			}
 		}
 		c.mu.Unlock()
@@ -392,6 +394,10 @@ func (c *Client) heard() bool {
 	}
 	return true
 }
+
+// Silent reports whether the server, whose connection stands, has given no sign of
+// life for 100 ms.
+func (c *Client) Silent() bool { return c.silent.Load() }
 
 // Gone is closed when the connection has ended.
 func (c *Client) Gone() <-chan struct{} { return c.gone }

@@ -57,9 +57,10 @@ func (c *Client) Do(ctx context.Context, deadline uint64, call *Call) error {
 	c.begin(call, n)
 	c.push(call)
 	c.mu.Unlock()
-	err, locked := error(nil), false
+	var locked bool
+	var err error
 	if c.spin > 0 {
-		err, locked = c.look(call)
+		locked, err = c.look(call)
 	}
 	if !locked {
 		err = c.wait(ctx, call)
@@ -328,19 +329,19 @@ func (c *Client) rest(call *Call, waits bool) {
 }
 
 // look spins for the answer. Where it is there the lock is held, else not.
-func (c *Client) look(call *Call) (err error, locked bool) { //nolint:revive // the lock comes with the answer
+func (c *Client) look(call *Call) (locked bool, err error) {
 	var end uint64
 	for {
 		for range 64 {
 			if call.done.Load() {
 				c.mu.Lock()
-				return call.err, true
+				return true, call.err
 			}
 			if c.moved() {
 				c.mu.Lock()
 				c.consume()
 				if call.done.Load() {
-					return call.err, true
+					return true, call.err
 				}
 				c.push(call)
 				c.mu.Unlock()
@@ -352,7 +353,7 @@ func (c *Client) look(call *Call) (err error, locked bool) { //nolint:revive // 
 		case end == 0:
 			end = at + uint64(c.spin)
 		case at >= end:
-			return nil, false
+			return false, nil
 		}
 	}
 }

@@ -455,7 +455,7 @@ func TestTable(t *testing.T) {
 		len(c.GoneHolders) != 1 || c.GoneHolders[0] != 7 || len(c.Holders) != 1 || c.Holders[0] != two.Holders[1] {
 		t.Errorf("got %+v", c)
 	}
-	for n := range len(b) {
+	for n := range b {
 		if _, err := parseChange(b[:n]); err == nil {
 			t.Errorf("cut at %d it is read", n)
 		}

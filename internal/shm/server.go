@@ -306,9 +306,15 @@ func (s *Server) Parts(fn func(shard int, part []byte)) {
 	}
 }
 
-// silentBeats is after how many looks without a sign of life a side is taken for
-// stopped: 100 ms.
-const silentBeats = 5
+const (
+	// silentBeats is after how many looks without a sign of life a side counts as
+	// silent: 100 ms.
+	silentBeats = 5
+	// goneBeats is after how many a client gives a server up whose socket stands: 1 s. A
+	// server that only waits for a core on a busy machine comes back before that, and to
+	// connect anew would be more work for it.
+	goneBeats = 50
+)
 
 // listenForBeats notes which clients live.
 func (s *Server) listenForBeats() {
