@@ -6,6 +6,7 @@
 package engine
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
@@ -85,7 +86,10 @@ func (f *HTTPFront) embeddings(w http.ResponseWriter, r *http.Request) {
 	}
 	all := make([]embedding, len(prompts))
 	for i := range prompts {
-		all[i] = embedding{"embedding", i, vector(prompts[i].tokens, n, q.Form == "base64")}
+		v := vector(prompts[i].tokens, n)
+		if all[i] = (embedding{"embedding", i, v}); q.Form == "base64" {
+			all[i].Vector = packed(v)
+		}
 	}
 	u := a.used()
 	say(w, http.StatusOK, map[string]any{
@@ -94,8 +98,19 @@ func (f *HTTPFront) embeddings(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
+// embed is the embeddings' call of either gRPC contract.
+func (w *Worker) embed(ctx context.Context, id string, tokens []uint32, rank int) ([]float32, error) {
+	if len(tokens) == 0 {
+		return nil, errNoTokens
+	}
+	if err := w.answer(ctx, Request{ID: id, Tokens: tokens, MaxTokens: 1, Rank: rank}, origin{}, func(Output, []uint32) error { return nil }); err != nil {
+		return nil, err
+	}
+	return vector(tokens, dimensions), nil
+}
+
 // vector makes up a prompt's.
-func vector(tokens []uint32, n int, packed bool) any {
+func vector(tokens []uint32, n int) []float32 {
 	state := uint64(len(tokens))
 	for _, t := range tokens {
 		state = mix(state ^ uint64(t))
@@ -111,11 +126,13 @@ func vector(tokens []uint32, n int, packed bool) any {
 	for i := range out {
 		out[i] /= float32(math.Sqrt(sum))
 	}
-	if !packed {
-		return out
-	}
+	return out
+}
+
+// packed returns a vector's bytes as base64.
+func packed(v []float32) string {
 	var b []byte
-	for _, x := range out {
+	for _, x := range v {
 		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
 	}
 	return base64.StdEncoding.EncodeToString(b)

@@ -12,7 +12,12 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"kindex/internal/kv"
+	"kindex/proto/peer/sglang"
+	"kindex/proto/peer/vllm"
 )
 
 // asked sends a body and decodes the answer, which must be 200.
@@ -131,13 +136,25 @@ func TestEmbeddings(t *testing.T) {
 		t.Errorf("%v", out)
 	}
 	out = asked(t, s.HTTP, "/v1/embeddings", `{"input":[1,2,3],"encoding_format":"base64"}`)
-	packed, _ := at(out, "data", 0, "embedding").(string)
-	if b, err := base64.StdEncoding.DecodeString(packed); err != nil || len(b) != 4*dimensions {
+	packedText, _ := at(out, "data", 0, "embedding").(string)
+	if b, err := base64.StdEncoding.DecodeString(packedText); err != nil || len(b) != 4*dimensions {
 		t.Errorf("%v: %d bytes: %v", out, len(b), err)
 	}
 	out = asked(t, s.HTTP, "/v1/completions", `{"prompt":"one two three four five","max_tokens":1}`)
 	if numberAt(out, "usage", "prompt_tokens_details", "cached_tokens") != 4 {
 		t.Errorf("after an embedding: %v", out)
+	}
+	by, err := vllm.NewVllmEngineClient(s.conn).Embed(t.Context(), &vllm.EmbedRequest{RequestId: "e", Tokenized: &vllm.TokenizedInput{InputIds: []uint32{1, 2, 3}}})
+	if err != nil || by.GetEmbeddingDim() != dimensions || by.GetPromptTokens() != 3 || packed(by.GetEmbedding()) != packedText {
+		t.Errorf("by gRPC: %v: %v", by, err)
+	}
+	sg := start(t, "--engine sglang")
+	like, err := sglang.NewSglangSchedulerClient(sg.conn).Embed(t.Context(), &sglang.EmbedRequest{RequestId: "e", Tokenized: &sglang.TokenizedInput{InputIds: []uint32{1, 2, 3}}})
+	if err != nil || packed(like.GetEmbedding()) != packedText {
+		t.Errorf("by SGLang's: %v: %v", like, err)
+	}
+	if _, err := vllm.NewVllmEngineClient(s.conn).Embed(t.Context(), &vllm.EmbedRequest{RequestId: "e"}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("no tokens: %v", err)
 	}
 	for body, want := range map[string]string{
 		`{}`: "input: missing", `{"input":"x","dimensions":0}`: "dimensions", `{"input":"x","encoding_format":"hex"}`: "encoding_format", `{"input":[]}`: "must not be empty",

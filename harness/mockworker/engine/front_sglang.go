@@ -58,6 +58,18 @@ func (f *sglangFront) Generate(q *sglang.GenerateRequest, out grpc.ServerStreami
 	}))
 }
 
+func (f *sglangFront) Embed(ctx context.Context, q *sglang.EmbedRequest) (*sglang.EmbedResponse, error) {
+	rank := -1
+	if n := q.GetDataParallelRank(); n > 0 { // 0 is also what is there where nobody chose
+		rank = int(n)
+	}
+	v, err := f.worker.embed(ctx, q.GetRequestId(), q.GetTokenized().GetInputIds(), rank)
+	if err != nil {
+		return nil, answered(err)
+	}
+	return &sglang.EmbedResponse{Embedding: v, PromptTokens: uint32(len(q.GetTokenized().GetInputIds())), EmbeddingDim: uint32(len(v))}, nil
+}
+
 func (f *sglangFront) HealthCheck(context.Context, *sglang.HealthCheckRequest) (*sglang.HealthCheckResponse, error) {
 	return &sglang.HealthCheckResponse{Healthy: true, Message: "healthy"}, nil
 }

@@ -57,6 +57,14 @@ func (f *vllmFront) Generate(q *vllm.GenerateRequest, out grpc.ServerStreamingSe
 	}))
 }
 
+func (f *vllmFront) Embed(ctx context.Context, q *vllm.EmbedRequest) (*vllm.EmbedResponse, error) {
+	v, err := f.worker.embed(ctx, q.GetRequestId(), q.GetTokenized().GetInputIds(), -1)
+	if err != nil {
+		return nil, answered(err)
+	}
+	return &vllm.EmbedResponse{Embedding: v, PromptTokens: uint32(len(q.GetTokenized().GetInputIds())), EmbeddingDim: uint32(len(v))}, nil
+}
+
 func (f *vllmFront) HealthCheck(context.Context, *vllm.HealthCheckRequest) (*vllm.HealthCheckResponse, error) {
 	return &vllm.HealthCheckResponse{Healthy: true, Message: "healthy"}, nil
 }
