@@ -30,7 +30,8 @@ var _ lookup.Index = (*replicas)(nil)
 
 type replica struct {
 	lookup.Index
-	name string
+	name  string
+	waits bool // by itself, where [Options.Wait] asks for it
 
 	mu       sync.Mutex
 	failures int
@@ -39,7 +40,8 @@ type replica struct {
 }
 
 func (s *replicas) add(name string, h lookup.Index) {
-	s.hosts = append(s.hosts, &replica{Index: h, name: name})
+	_, waits := h.(*shared)
+	s.hosts = append(s.hosts, &replica{Index: h, name: name, waits: waits})
 }
 
 // name is how errors call all of s.
@@ -219,8 +221,7 @@ func shareOf(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 
 // Lookup implements [Client].
 func (s *replicas) Lookup(ctx context.Context, q *lookup.Query, a *lookup.Answer) error {
-	if len(s.hosts) == 1 && !s.o.Wait { // the common case makes no closure
-		r := s.hosts[0]
+	if r := s.hosts[0]; len(s.hosts) == 1 && (!s.o.Wait || r.waits) { // the common case makes no closure
 		return hostError(r.name, r.Lookup(ctx, q, a))
 	}
 	if s.o.HedgeAfter > 0 {
