@@ -64,16 +64,11 @@ func (c contentService) Digest(m *kindexv1.DigestRequest, stream grpc.ServerStre
 		return errRPCShutdown
 	}
 	return sel.eachRank(func(r *rank) error {
-		d := &kindexv1.DigestResponse{}
-		var err error
-		r.stream.between(func(st StreamStatus) {
-			d.Stream = r.head(&st)
-			d.Digest, err = shard.Digest(h.idx, r.holder)
-		})
+		s, err := r.snapshot(h.idx)
 		if err != nil {
 			return ignoreGone(err)
 		}
-		return stream.Send(d)
+		return stream.Send(&kindexv1.DigestResponse{Stream: r.head(&s.status), Digest: s.content.Digest()})
 	})
 }
 
