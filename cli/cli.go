@@ -57,7 +57,7 @@ type call struct {
 
 // commands are all commands, in the order of the help.
 func commands() []*command {
-	return []*command{workersCommand(), topCommand(), explainCommand(), completionCommand()}
+	return []*command{workersCommand(), topCommand(), explainCommand(), diffCommand(), dumpCommand(), loadCommand(), tailCommand(), completionCommand()}
 }
 
 // usageError is a command line that cannot be right: one line that names the right

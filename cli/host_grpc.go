@@ -171,3 +171,25 @@ func storedOf(m *kindexv1.Stored, into dumpSink) error {
 	}
 	return into.stored(r)
 }
+
+// digests implements digester.
+func (h *grpcHost) digests(ctx context.Context, s selection) (ds []streamDigest, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := kindexv1.NewContentServiceClient(h.conn).Digest(ctx, &kindexv1.DigestRequest{
+		ModelName: s.Model, RoutingGroup: s.Group, TenantId: s.Tenant, InstanceId: s.instance,
+	})
+	if err != nil {
+		return nil, lookuppb.FromStatus(ctx, err)
+	}
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return ds, nil
+		}
+		if err != nil {
+			return nil, lookuppb.FromStatus(ctx, err)
+		}
+		ds = append(ds, streamDigest{*headOf(m.GetStream()), m.GetDigest()})
+	}
+}
