@@ -149,7 +149,7 @@ func TestUnion(t *testing.T) {
 	a.err, b.err = down, lookup.Refuse(ErrDenied, "no")
 	fails("both fail", ErrDenied, "a: not there", "b: no")
 	var host *HostError
-	if err := u.Lookup(t.Context(), &lookup.Query{Model: "m"}, &got); !errors.As(err, &host) || host.Target != "a" || host.Kind != ErrUnavailable { //nolint:errorlint // the kind itself
+	if err := u.Lookup(t.Context(), &lookup.Query{Model: "m"}, &got); !errors.As(err, &host) || host.Target != "a" || host.Kind != ErrUnavailable {
 		t.Errorf("the error of a host: %+v", host)
 	}
 	o.Partial = true

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -36,6 +37,7 @@ type grpcHost struct {
 	names   lookuppb.Names
 	pipe    *pipe     // nil: lookups are calls of their own
 	calls   sync.Pool // *unaryCall
+	closed  atomic.Bool
 }
 
 // unaryCall is the memory of one call.
@@ -164,7 +166,7 @@ var errClosed = lookup.Refuse(ErrUnavailable, "the client is closed")
 
 // fault returns what err, a status, says.
 func (h *grpcHost) fault(ctx context.Context, err error) error {
-	if errors.Is(err, grpc.ErrClientConnClosing) {
+	if h.closed.Load() {
 		return errClosed
 	}
 	if errors.Is(err, io.EOF) {
@@ -198,7 +200,7 @@ func (h *grpcHost) Watch(ctx context.Context, f lookup.Filter, fn func(*lookup.U
 		if err != nil {
 			return h.fault(ctx, err)
 		}
-		all := false
+		var all bool
 		if u, all = lookuppb.JoinUpdate(u, m); !all {
 			continue
 		}
@@ -211,6 +213,7 @@ func (h *grpcHost) Watch(ctx context.Context, f lookup.Filter, fn func(*lookup.U
 
 // Close implements [Client].
 func (h *grpcHost) Close() error {
+	h.closed.Store(true)
 	if h.pipe != nil {
 		h.pipe.close()
 	}

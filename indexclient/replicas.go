@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,11 +47,11 @@ func (s *replicas) add(name string, h lookup.Index) {
 
 // name is how errors call all of s.
 func (s *replicas) name() string {
-	name := s.hosts[0].name
-	for _, r := range s.hosts[1:] {
-		name += "|" + r.name
+	names := make([]string, len(s.hosts))
+	for i, r := range s.hosts {
+		names[i] = r.name
 	}
-	return name
+	return strings.Join(names, "|")
 }
 
 // How willingly a replica is asked.
@@ -243,7 +244,7 @@ func (s *replicas) Workers(ctx context.Context, f lookup.Filter) (ws []lookup.Wo
 func (s *replicas) Close() error {
 	var errs error
 	for _, r := range s.hosts {
-		errs = errors.Join(errs, hostError(r.name, r.Index.Close()))
+		errs = errors.Join(errs, hostError(r.name, r.Close()))
 	}
 	return errs
 }

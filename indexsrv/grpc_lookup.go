@@ -51,6 +51,7 @@ func newRPCCall(s *rpcServer) *rpcCall {
 	return c
 }
 
+//nolint:revive // the order of arguments is gRPC's
 func handleLookup(srv any, ctx context.Context, decode func(any) error, admit grpc.UnaryServerInterceptor) (any, error) {
 	s, ok := srv.(*rpcServer)
 	if !ok {

@@ -226,7 +226,7 @@ func (w *ways) compare(t *testing.T, q *question) (why string, held bool) {
 
 // unwrapped is what the host said.
 func unwrapped(err error) string {
-	if host, ok := err.(*indexclient.HostError); ok { //nolint:errorlint // exactly what Dial's client returns
+	if host, ok := err.(*indexclient.HostError); ok {
 		return host.Err.Error()
 	}
 	return fmt.Sprint(err)

@@ -25,6 +25,8 @@ func Kinds() []error {
 
 // A Refusal is an error for whoever asked: one line that names the field and what
 // it must be.
+//
+//nolint:errname // the word that the contracts have
 type Refusal struct {
 	Kind error // one of the above
 	Text string
