@@ -214,7 +214,6 @@ func startFleet(t *testing.T, h *indexsrv.Host) *fleet {
 	f.stop = cancel
 	for _, e := range f.engines {
 		f.done.Go(func() {
-			defer e.socket.Close()
 			tick := time.NewTicker(15 * time.Millisecond)
 			defer tick.Stop()
 			for {
@@ -231,7 +230,12 @@ func startFleet(t *testing.T, h *indexsrv.Host) *fleet {
 			}
 		})
 	}
-	t.Cleanup(f.end)
+	t.Cleanup(func() {
+		f.end()
+		for _, e := range f.engines {
+			_ = e.socket.Close() // not before: a stream without its engine is not exact
+		}
+	})
 	return f
 }
 
