@@ -6,6 +6,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -200,8 +201,20 @@ func (e *Engine) Reset() bool {
 // numbers from 0, nothing to replay; requests are aborted.
 func (e *Engine) Restart() {
 	for _, r := range e.ranks {
-		r.restart()
+		_ = r.restart(func() error { r.pub.Forget(); return nil })
 	}
+}
+
+// Reopen is [Engine.Restart] on new sockets at the same endpoints: who was connected
+// is cut, and connects again.
+//
+// Errors: an endpoint that was taken meanwhile. That rank's publisher is closed then.
+func (e *Engine) Reopen() error {
+	var errs []error
+	for _, r := range e.ranks {
+		errs = append(errs, r.restart(r.pub.Rebind))
+	}
+	return errors.Join(errs...)
 }
 
 // Truth returns what each rank's cache holds.

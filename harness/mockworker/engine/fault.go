@@ -229,7 +229,7 @@ func (f *faults) restart(kept bool) error {
 	f.effects[FaultRestart]++
 	f.mu.Unlock()
 	if !kept {
-		f.worker.Engine.Restart()
+		return f.worker.Engine.Reopen()
 	}
 	var errs []error
 	for _, p := range f.worker.Engine.Publishers() {

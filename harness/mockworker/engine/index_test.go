@@ -189,6 +189,60 @@ func indexIsTruth(t *testing.T, c Config, seed uint64) {
 	}
 }
 
+// TestIndexIsTruthAfterRestart begins new lives with empty caches while requests come:
+// what a life holds, all of it, is told in that life.
+func TestIndexIsTruthAfterRestart(t *testing.T) {
+	for _, c := range []Config{{Engine: VLLM, Ranks: 2, HostBlocks: 20}, {Engine: SGLang, Ranks: 2}} {
+		t.Run(c.Engine, func(t *testing.T) {
+			c.Pub, c.Replay, c.BlockSize = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0", 4
+			c.setDefaults()
+			fleet, err := OpenFleet(c, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer fleet.Close()
+			w := fleet.Workers()[0]
+			for round := range uint64(5) {
+				done := make(chan struct{})
+				stop := make(chan struct{})
+				go func() {
+					defer close(done)
+					rng := rand.New(rand.NewPCG(round, 3))
+					for last := false; !last; { // the last one tells what none told yet
+						select {
+						case <-stop:
+							last = true
+						default:
+						}
+						for r := range c.Ranks {
+							out, err := w.Engine.Submit(Request{ID: "one", Tokens: tokensOf(rng, 9+rng.IntN(30)), MaxTokens: 2, Rank: r})
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							for range out { // to its end
+							}
+						}
+					}
+				}()
+				if err := w.faults.restart(false); err != nil {
+					t.Error(err)
+				}
+				close(stop)
+				<-done
+				for r, truth := range w.Engine.Truth() {
+					if truth.Pending > 0 || len(truth.Blocks) == 0 {
+						t.Fatalf("round %d: %d events wait, %d blocks", round, truth.Pending, len(truth.Blocks))
+					}
+					if diff := cmp.Diff(known(&truth, &c), follow(t, w.Engine.Publishers()[r], c.BlockSize).content(t)); diff != "" {
+						t.Fatalf("round %d, rank %d (-truth +index):\n%.800s", round, r, diff)
+					}
+				}
+			}
+		})
+	}
+}
+
 // decorate gives some prompts images or embeddings. None lies in a prompt's first
 // block alone: in releases that tell an image by its name only it would look like a
 // salt.

@@ -163,8 +163,6 @@ func (l *list) Publish(events []kv.Event) (uint64, error) {
 
 func (l *list) Published() (uint64, bool) { return l.next - 1, l.next > 0 }
 
-func (l *list) Forget() { l.next = 0 }
-
 func (l *list) take() []kv.Event {
 	out := l.events
 	l.events = nil

@@ -89,7 +89,6 @@ var (
 type sink interface {
 	Publish(events []kv.Event) (uint64, error)
 	Published() (uint64, bool)
-	Forget()
 }
 
 // rank runs one data-parallel rank: a loop of passes. A pass is begun, takes its
@@ -511,15 +510,15 @@ func (r *rank) reset() bool {
 	return r.sched.cache.reset()
 }
 
-// restart begins another life: an empty cache and numbers from 0. Whatever runs
-// is aborted.
-func (r *rank) restart() {
+// restart begins another life: an empty cache and, by again, numbers from 0. Whatever
+// runs is aborted. No pass ends in between, so that a life tells all that it holds.
+func (r *rank) restart(again func() error) error {
 	r.mu.Lock()
 	defer r.unlock()
+	defer r.nudge()
 	r.abortAll()
 	r.sched.cache = r.cfg.cache()
-	r.sink.Forget()
-	r.nudge()
+	return again()
 }
 
 // slow sets what slows the rank down.
