@@ -266,7 +266,7 @@ func askError(ctx context.Context, err error) error {
 			return lookup.Refuse(kinds[said.Kind-1], "%s", said.Text)
 		}
 		return errors.New(said.Text)
-	case isGone(err):
+	case isGone(err), errors.Is(err, shm.ErrBehind): // for a watch: it begins again with a whole table
 		return lookup.Refuse(ErrUnavailable, "%v", err)
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return contextError(ctx)

@@ -112,7 +112,7 @@ type Client struct {
 	shards       []clientShard
 
 	freed   chan struct{} // of one: a place in calls is free, and somebody waits for one
-	long    chan struct{} // of one: a request of several records is under way
+	long    chan struct{} // of one: the right to send a request of several records
 	gone    chan struct{} // closed when the connection has ended
 	leaving chan struct{} // closed when the server said that it stops
 	ended   sync.WaitGroup
@@ -274,6 +274,7 @@ func (c *Client) open(h *hello, f *os.File) error {
 	}
 	c.freed = make(chan struct{}, 1)
 	c.long = make(chan struct{}, 1)
+	c.long <- struct{}{}
 	c.gone, c.leaving = make(chan struct{}), make(chan struct{})
 	return nil
 }

@@ -30,17 +30,27 @@ type asking struct {
 // ask is one of them: parts of its answer, in order.
 type ask struct {
 	parts [][]byte
+	bytes int   // of parts
 	err   error // how it ended; nil: it goes on
+	over  bool  // the server sends no more of it
 	some  chan struct{}
 }
+
+// ErrBehind: a caller of [Client.Ask] took nothing while [maxBehind] came.
+var ErrBehind = errors.New("the answer was not taken as it came: more waited than is kept")
+
+// maxBehind bounds, in bytes, the parts that wait for one caller, but for a single
+// one, which may be as long as a frame.
+const maxBehind = 64 << 20
 
 // errEnded is how an answer ends that ends well.
 var errEnded = errors.New("ended")
 
 // Ask asks through the socket and calls part with each part of the answer, until that
-// returns an error or ctx ends. A caller that is slow makes the parts wait in memory.
+// returns an error or ctx ends. A caller that is slow makes the parts wait in memory,
+// within bounds.
 //
-// Errors: a *AnsweredError of the server's, part's, ErrGone, the context's.
+// Errors: a *AnsweredError of the server's, part's, ErrGone, ErrBehind, the context's.
 func (c *Client) Ask(ctx context.Context, question []byte, part func([]byte) error) error {
 	g := &c.asking
 	a := &ask{some: make(chan struct{}, 1)}
@@ -60,7 +70,7 @@ func (c *Client) Ask(ctx context.Context, question []byte, part func([]byte) err
 	for err == nil {
 		g.mu.Lock()
 		parts, end := a.parts, a.err
-		a.parts = nil
+		a.parts, a.bytes = nil, 0
 		g.mu.Unlock()
 		for _, p := range parts {
 			if err = part(p); err != nil {
@@ -81,9 +91,9 @@ func (c *Client) Ask(ctx context.Context, question []byte, part func([]byte) err
 	}
 	g.mu.Lock()
 	delete(g.open, id)
-	ended := a.err != nil
+	over := a.over
 	g.mu.Unlock()
-	if !ended {
+	if !over {
 		_ = c.send(frameCancel, id, nil) // where it fails the connection is gone, and with it the rest
 	}
 	if errors.Is(err, errEnded) {
@@ -117,13 +127,16 @@ func (c *Client) answered(body []byte) error {
 	if a == nil || a.err != nil {
 		return nil // whoever asked has left
 	}
-	switch {
+	switch part := body[5:]; {
+	case body[4] == 0 && len(a.parts) > 0 && a.bytes+len(part) > maxBehind:
+		a.parts, a.err = nil, ErrBehind
 	case body[4] == 0:
-		a.parts = append(a.parts, append([]byte(nil), body[5:]...))
-	case body[5] == 0 && len(body) == 6:
-		a.err = errEnded
+		a.parts = append(a.parts, append([]byte(nil), part...))
+		a.bytes += len(part)
+	case part[0] == 0 && len(part) == 1:
+		a.err, a.over = errEnded, true
 	default:
-		a.err = &AnsweredError{int(body[5]), string(body[6:])}
+		a.err, a.over = &AnsweredError{int(part[0]), string(part[1:])}, true
 	}
 	a.tell()
 	return nil
@@ -142,7 +155,7 @@ func (g *asking) end(err error) {
 	defer g.mu.Unlock()
 	g.dead = err
 	for _, a := range g.open {
-		if a.err == nil {
+		if a.over = true; a.err == nil {
 			a.err = err
 		}
 		a.tell()

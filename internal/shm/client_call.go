@@ -34,7 +34,7 @@ func (c *Client) Do(ctx context.Context, deadline uint64, call *Call) error {
 		if err := c.claim(ctx, call); err != nil {
 			return err
 		}
-		defer func() { <-c.long }()
+		defer func() { c.long <- struct{}{} }()
 	}
 	c.mu.Lock()
 	for len(c.free) == 0 {
@@ -110,21 +110,10 @@ func (c *Client) leave() {
 // claim takes the right to send several records.
 func (c *Client) claim(ctx context.Context, call *Call) error {
 	select {
-	case c.long <- struct{}{}:
+	case <-c.long:
 		return nil
 	default:
-	}
-	call.arm()
-	defer call.timer.Stop()
-	select {
-	case c.long <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-c.gone:
-		return c.Err()
-	case <-call.timer.C:
-		return ErrLate
+		return c.queue(ctx, call, c.long)
 	}
 }
 

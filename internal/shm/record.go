@@ -2,9 +2,7 @@
 
 package shm
 
-import (
-	"encoding/binary"
-)
+import "encoding/binary"
 
 // A record is one header line and its payload, padded to whole lines. A request or a
 // reply is one record, or, where its payload is longer than [chunk], several with the

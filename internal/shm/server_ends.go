@@ -183,8 +183,7 @@ func (e *ends) reply(r *Request) error {
 		piece := b[i*e.mostOut : min((i+1)*e.mostOut, len(b))]
 		h.piece(i, of, len(piece))
 		if e.stuck() {
-			e.pending = append(append(e.pending, h[:]...), piece...)
-			e.pending = append(e.pending, make([]byte, int(align(len(piece)))-len(piece))...)
+			e.hold(&h, piece)
 			continue
 		}
 		free, err := e.out.room(taken(len(piece)))
@@ -192,14 +191,18 @@ func (e *ends) reply(r *Request) error {
 			return err
 		}
 		if free < taken(len(piece)) {
-			e.pending = append(append(e.pending[:0], h[:]...), piece...)
-			e.pending = append(e.pending, make([]byte, int(align(len(piece)))-len(piece))...)
-			e.sent = 0
+			e.hold(&h, piece)
 			continue
 		}
 		e.out.write(&h, piece, nil)
 	}
 	return nil
+}
+
+// hold has a record wait for room.
+func (e *ends) hold(h *header, payload []byte) {
+	e.pending = append(append(e.pending, h[:]...), payload...)
+	e.pending = append(e.pending, make([]byte, int(align(len(payload)))-len(payload))...)
 }
 
 // flush writes what waits and has room now.

@@ -49,14 +49,13 @@ type Request struct {
 	id, deadline uint64
 	client       *ends
 	hashes, only span // in the thread's buffers while they grow
-	late         bool
 }
 
 type span struct{ from, to int }
 
 // thread answers the requests of all clients in one shard.
 //
-// Concurrency: run is one goroutine; attach and detach may be called from any.
+// Concurrency: run is one goroutine; do may be called from any other.
 type thread struct {
 	shard int
 	opts  *ServerOptions
@@ -257,13 +256,13 @@ func (t *thread) take(e *ends, r *Request) (took, whole bool) {
 		return false, false
 	}
 	if e.stuck() {
-		had := len(e.pending)
+		had := e.sent
 		if err := e.flush(); err != nil {
 			e.fail(err)
 			return false, false
 		}
 		if e.stuck() {
-			return len(e.pending) < had, false
+			return e.sent > had, false
 		}
 		return true, false
 	}
@@ -316,7 +315,7 @@ func (t *thread) inTime(reqs []Request, at uint64) int {
 	n := 0
 	for i := range reqs {
 		r := &reqs[i]
-		if r.late = r.deadline <= at; r.late {
+		if r.deadline <= at {
 			r.Status, r.Version = StatusLate, 0
 			continue
 		}

@@ -6,6 +6,7 @@ package shm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -275,3 +276,36 @@ func BenchmarkCall(b *testing.B) {
 }
 
 func TestMain(m *testing.M) { os.Exit(m.Run()) }
+
+// askerFunc is an Asker of one function.
+type askerFunc func(ctx context.Context, body []byte, say func([]byte) error) (int, error)
+
+func (f askerFunc) Ask(ctx context.Context, body []byte, say func([]byte) error) (int, error) {
+	return f(ctx, body, say)
+}
+
+// TestAskBehind: of an answer that goes on while its caller stands still no more waits
+// than is kept; the caller is told, and the server that nobody listens.
+func TestAskBehind(t *testing.T) {
+	said, canceled := make(chan struct{}), make(chan struct{})
+	s := startServer(t, func(o *ServerOptions) {
+		o.Asker = askerFunc(func(ctx context.Context, _ []byte, say func([]byte) error) (int, error) {
+			part := make([]byte, 4<<20)
+			for range 2*maxBehind/len(part) + 4 { // what is taken at once, and what waits then
+				if err := say(part); err != nil {
+					t.Error(err)
+				}
+			}
+			close(said)
+			<-ctx.Done()
+			close(canceled)
+			return 0, ctx.Err()
+		})
+	})
+	c := dial(t, s.path, ClientOptions{})
+	err := c.Ask(t.Context(), nil, func([]byte) error { <-said; return nil })
+	if !errors.Is(err, ErrBehind) {
+		t.Errorf("got %v, want %v", err, ErrBehind)
+	}
+	<-canceled
+}
