@@ -111,7 +111,7 @@ func (h *Host) dump(w *bufio.Writer, sel *selection, lines bool) error {
 	}
 	for i := range sel.models {
 		m := &sel.models[i]
-		d.label, d.first = appendJSONString(nil, m.model.name.String()), true
+		d.label, d.first = lookup.AppendJSONString(nil, m.model.name.String()), true
 		if !lines {
 			comma := ","
 			if i == 0 {

@@ -170,7 +170,7 @@ func (h *Host) serveExplain(ctx *fasthttp.RequestCtx, q *queryScratch) {
 	}
 	ask := lookup.Query{
 		Model: string(q.model), Group: string(q.group), Tenant: string(q.tenant), LoRA: string(q.lora), Salt: string(q.salt),
-		Limit: q.maxResults,
+		Extra: q.extra.all(), Limit: q.maxResults,
 	}
 	if byToken {
 		ask.Tokens = q.tokens
@@ -179,9 +179,6 @@ func (h *Host) serveExplain(ctx *fasthttp.RequestCtx, q *queryScratch) {
 		}
 	} else {
 		ask.Hashes = q.hashes
-	}
-	if n := len(q.extra.ends); n > 0 {
-		ask.Extra, _ = q.extra.perBlock(n, false) // as many as there are
 	}
 	if q.filtered {
 		ask.Only = []string{}

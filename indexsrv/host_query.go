@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/internal/lookup"
 	"kindex/shard"
 )
 
@@ -108,17 +109,17 @@ func (h *Host) find(q *queryScratch, byHash bool) (blockSize int, err error) {
 	// Written out so that the key costs no allocation.
 	m := (*h.reg.models.Load())[modelName{tenant: string(tenant), model: string(q.model), group: string(group)}]
 	if m == nil {
-		return 0, refuse(ErrNotFound, "model_name: no worker is registered for model %q in routing group %q%s",
-			q.model, group, ofTenant(tenant))
+		return 0, lookup.NoModel(string(tenant), string(q.model), string(group))
 	}
 	if q.filtered {
 		slices.SortFunc(q.instances, bytes.Compare)
 	}
 	seed := kv.ContentSeed(string(q.lora), string(q.salt))
-	if byHash {
-		err = q.foldExtra(seed)
-	} else {
-		err = q.hashTokens(seed, m.blockSize)
+	switch extra := q.extra.all(); {
+	case !byHash:
+		q.hashes, err = lookup.AppendHashes(q.hashes, seed, m.blockSize, q.tokens, nil, extra)
+	case len(extra) > 0:
+		q.hashes, err = lookup.AppendHashes(q.hashes[:0], seed, m.blockSize, nil, q.hashes, extra)
 	}
 	if err != nil || len(q.hashes) == 0 {
 		return m.blockSize, err
@@ -134,40 +135,6 @@ func (h *Host) find(q *queryScratch, byHash bool) (blockSize int, err error) {
 }
 
 var defaultGroupBytes = []byte(defaultGroup)
-
-func ofTenant(tenant []byte) string {
-	if string(tenant) == defaultGroup {
-		return ""
-	}
-	return " of tenant " + string(appendJSONString(nil, tenant))
-}
-
-// hashTokens makes q.hashes of the whole blocks of q.tokens. A tail that fills
-// no block is no block.
-func (q *queryScratch) hashTokens(seed uint64, blockSize int) error {
-	n := len(q.tokens) / blockSize
-	extra, err := q.extra.perBlock(n, len(q.tokens)%blockSize != 0)
-	if err != nil {
-		return err
-	}
-	b := kv.Blocks{Tokens: q.tokens[:n*blockSize], BlockSize: blockSize, Extra: extra}
-	q.hashes = b.AppendHashes(q.hashes, seed)
-	return nil
-}
-
-// foldExtra adds the extra keys to hashes made of tokens alone.
-func (q *queryScratch) foldExtra(seed uint64) error {
-	extra, err := q.extra.perBlock(len(q.hashes), false)
-	if err != nil {
-		return err
-	}
-	for i, e := range extra {
-		if len(e) > 0 {
-			q.hashes[i] = kv.HashExtra(seed, q.hashes[i], e)
-		}
-	}
-	return nil
-}
 
 // collect turns matches into hits.
 func (h *Host) collect(q *queryScratch) {

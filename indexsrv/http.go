@@ -19,6 +19,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"kindex/internal/lookup"
 	"kindex/internal/secure"
 )
 
@@ -250,7 +251,7 @@ func refuseHTTP(ctx *fasthttp.RequestCtx, status int, text string) {
 	ctx.SetStatusCode(status)
 	ctx.SetContentType(contentJSON)
 	b := append([]byte(nil), `{"error":`...)
-	b = appendJSONString(b, text)
+	b = lookup.AppendJSONString(b, text)
 	ctx.SetBody(append(b, '}'))
 }
 

@@ -156,7 +156,7 @@ func (h *Host) Instances(model, group string) []Worker {
 // describe returns w in the shape of /workers.
 func describe(w *lookup.Worker) Worker {
 	d := Worker{
-		Instance: appendJSONString(nil, w.Instance), Source: w.Source, Status: w.Status, Model: w.Model, Group: w.Group, BlockSize: w.BlockSize,
+		Instance: lookup.AppendJSONString(nil, w.Instance), Source: w.Source, Status: w.Status, Model: w.Model, Group: w.Group, BlockSize: w.BlockSize,
 		Endpoints: map[string]string{}, Listeners: map[string]Listener{},
 	}
 	if w.Number {

@@ -167,28 +167,3 @@ func (s *scanner) skipText() error {
 	}
 	return s.malformed("a quote")
 }
-
-// appendJSONString appends t as a JSON string.
-func appendJSONString[T string | []byte](dst []byte, t T) []byte {
-	const hex = "0123456789abcdef"
-	dst = append(dst, '"')
-	for i := 0; i < len(t); {
-		c := t[i]
-		switch {
-		case c == '"' || c == '\\':
-			dst = append(dst, '\\', c)
-			i++
-		case c < ' ' || c == 0x7f:
-			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-			i++
-		case c < utf8.RuneSelf:
-			dst = append(dst, c)
-			i++
-		default:
-			r, n := utf8.DecodeRuneInString(string(t[i:min(i+utf8.UTFMax, len(t))]))
-			dst = utf8.AppendRune(dst, r) // U+FFFD for what is no UTF-8
-			i += n
-		}
-	}
-	return append(dst, '"')
-}

@@ -10,10 +10,8 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"kindex/internal/kv"
+	"kindex/internal/lookup"
 )
-
-// maxInstances bounds a query's filter.
-const maxInstances = 1 << 16
 
 func (h *Host) serveQuery(ctx *fasthttp.RequestCtx, q *queryScratch) {
 	h.answer(ctx, q, q.fields, false)
@@ -122,7 +120,7 @@ func (q *queryScratch) commonFields() []field {
 		{"extra_keys", false, q.readExtra},
 		{"instances", false, q.readInstances},
 		{"max_results", false, func(name string) error {
-			n, err := q.scan.intField(name, 1, 1<<31-1)
+			n, err := q.scan.intField(name, 1, lookup.MaxResults)
 			q.maxResults = int(n)
 			return err
 		}},
@@ -153,8 +151,8 @@ func (q *queryScratch) readInstances(name string) error {
 		if err != nil {
 			return err
 		}
-		if len(q.instances) == maxInstances {
-			return refuse(ErrInvalid, "%s: must have at most %d ids", name, maxInstances)
+		if len(q.instances) == lookup.MaxInstances {
+			return refuse(ErrInvalid, "%s: must have at most %d ids", name, lookup.MaxInstances)
 		}
 		q.instances = append(q.instances, id)
 	}
@@ -173,28 +171,18 @@ func (e *extraKeys) reset() {
 	e.buf, e.ends, e.entries, e.given = e.buf[:0], e.ends[:0], e.entries[:0], nil
 }
 
-// perBlock returns the entries of n blocks, nil where none was given. An entry
-// for a tail that fills no block is left out.
-func (e *extraKeys) perBlock(n int, tail bool) ([][]byte, error) {
-	given := len(e.ends)
+// all returns the entries.
+func (e *extraKeys) all() [][]byte {
 	if e.given != nil {
-		given = len(e.given)
+		return e.given
 	}
-	if given == 0 {
-		return nil, nil
-	}
-	if given != n && (!tail || given != n+1) {
-		return nil, refuse(ErrInvalid, "extra_keys: must have one entry per block, %d, and has %d", n, given)
-	}
-	if e.given != nil {
-		return e.given[:n], nil
-	}
+	e.entries = e.entries[:0]
 	start := 0
-	for _, end := range e.ends[:n] {
+	for _, end := range e.ends {
 		e.entries = append(e.entries, e.buf[start:end])
 		start = end
 	}
-	return e.entries, nil
+	return e.entries
 }
 
 const extraForm = "must be null or an array of strings and [identifier, offset] pairs"

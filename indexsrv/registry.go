@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"kindex/internal/kv"
+	"kindex/internal/lookup"
 	"kindex/relay/feed"
 	"kindex/shard"
 )
@@ -249,7 +250,7 @@ func (g *registry) add(r *Registration, cfgs []StreamConfig) error {
 	}
 	w := m.workers[r.Instance.text]
 	if w == nil {
-		w = &worker{id: r.Instance, model: m, order: g.order, key: appendJSONString(nil, r.Instance.text)}
+		w = &worker{id: r.Instance, model: m, order: g.order, key: lookup.AppendJSONString(nil, r.Instance.text)}
 		w.shown = w.key
 		if r.Instance.number {
 			w.shown = []byte(r.Instance.text)
@@ -317,7 +318,7 @@ func (g *registry) start(w *worker, cfg *StreamConfig) (*rank, error) {
 		return nil, refuse(ErrInvalid, "endpoint: %v", err)
 	}
 	rk := &rank{
-		worker: w, number: cfg.Rank, key: appendJSONString(nil, strconv.Itoa(cfg.Rank)),
+		worker: w, number: cfg.Rank, key: lookup.AppendJSONString(nil, strconv.Itoa(cfg.Rank)),
 		cfg: *cfg, holder: h, shard: g.idx.shardOf(h), node: g.idx.nodeOf(h), stream: s, since: time.Now(), gone: make(chan struct{}),
 	}
 	if port := feed.BoundPort(cfg.Endpoint); port != 0 {
