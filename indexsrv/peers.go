@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"slices"
@@ -27,7 +28,8 @@ import (
 const (
 	peerDelay     = 200 * time.Millisecond // before the second round, doubling
 	peerMaxDelay  = 5 * time.Second
-	peerStall     = 10 * time.Second // without a byte before a copy is given up
+	peerStall     = 10 * time.Second // before a copy is given up that has not moved on by peerPace
+	peerPace      = 64 << 10         // bytes
 	maxPeerState  = 256 << 30        // bytes
 	maxPeerAnswer = 4 << 10          // of a refusal that is read
 )
@@ -83,19 +85,29 @@ func (p *peers) remove(url string) bool {
 //
 // Errors: a configured worker that is refused.
 func (p *peers) bootstrap(ctx context.Context) (found bool, err error) {
-	urls := p.list()
-	return p.until(ctx, urls, true)
+	return p.until(ctx, p.list(), &peerCopy{start: true, trusted: true})
 }
 
-// until tries urls in turn until one has given what it knows.
-func (p *peers) until(ctx context.Context, urls []string, start bool) (found bool, err error) {
+// peerCopy is how a peer is copied.
+type peerCopy struct {
+	start    bool          // of the host
+	trusted  bool          // whoever named the peer may do everything: it is shown the token
+	patience time.Duration // until the first of it, peerPace of it, is there
+}
+
+// until tries urls in turn until one has given what it knows. What has begun to come
+// when the peer timeout is over is taken as long as it moves on.
+func (p *peers) until(ctx context.Context, urls []string, how *peerCopy) (found bool, err error) {
+	until := time.Now().Add(p.h.cfg.PeerTimeout)
 	end := time.NewTimer(p.h.cfg.PeerTimeout)
 	defer end.Stop()
 	last := map[string]string{}
 	for delay := peerDelay; ; delay = min(2*delay, peerMaxDelay) {
 		failed := 0
-		for _, url := range urls {
-			n, err := p.copyFrom(ctx, url, start)
+		for i, url := range urls {
+			// One that says nothing does not take the others' time.
+			how.patience = min(peerStall, max(0, time.Until(until))/time.Duration(len(urls)-i))
+			n, err := p.copyFrom(ctx, url, how)
 			var refused *refusedWorkerError
 			switch {
 			case errors.As(err, &refused):
@@ -132,37 +144,31 @@ func (p *peers) until(ctx context.Context, urls []string, start bool) (found boo
 	}
 }
 
+// errPeerStalled is what a copy ends with that does not move on.
+var errPeerStalled = errors.New("nothing came, or too little, for too long")
+
 // refusedWorkerError is a configured worker that cannot be registered: no peer's fault.
 type refusedWorkerError struct{ error }
 
 // copyFrom takes up what the peer at url knows and this host does not. It returns how
 // many registrations the peer has.
-func (p *peers) copyFrom(ctx context.Context, url string, start bool) (n int, err error) {
+func (p *peers) copyFrom(ctx context.Context, url string, how *peerCopy) (n int, err error) {
 	p.copying.Lock()
 	defer p.copying.Unlock()
 	begun := time.Now()
-	f, err := os.CreateTemp(p.h.cfg.StateDir, ".peer-*"+unfinished)
+	list, f, err := p.spool(ctx, url, how)
 	if err != nil {
 		return 0, err
 	}
-	// Nobody else needs its name, and nothing is left of it however this ends.
-	err = os.Remove(f.Name())
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if err != nil {
-		return 0, err
-	}
-	if err := p.fetch(ctx, url, f); err != nil {
-		return 0, err
-	}
-	var list registrationList
-	if err := rewound(f, &list); err != nil {
-		return 0, err
-	}
 	if len(list.regs) == 0 {
 		return 0, nil
 	}
-	r := &restorer{h: p.h, ctx: ctx, start: start}
-	if err := rewound(f, r); err != nil {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return 0, err
+	}
+	r := &restorer{h: p.h, ctx: ctx, start: how.start}
+	if err := state.Read(bufio.NewReaderSize(f, 1<<20), r); err != nil {
 		r.abandon()
 		return 0, err
 	}
@@ -179,67 +185,108 @@ func (p *peers) copyFrom(ctx context.Context, url string, start bool) (n int, er
 	return len(list.regs), nil
 }
 
-func rewound(f *os.File, t state.Taker) error {
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return err
+// spool has the peer's state in a file that has no name: in the state directory, and
+// where that takes nothing, among the system's temporary files.
+func (p *peers) spool(ctx context.Context, url string, how *peerCopy) (*registrationList, *os.File, error) {
+	dirs := []string{p.h.cfg.StateDir, os.TempDir()}
+	if p.h.cfg.StateDir == "" {
+		dirs = dirs[1:]
 	}
-	return state.Read(bufio.NewReaderSize(f, 1<<20), t)
+	var errs []error
+	for _, dir := range dirs {
+		f, err := unnamed(dir)
+		if err == nil {
+			var list *registrationList
+			if list, err = p.fetch(ctx, url, f, how); err == nil {
+				return list, f, nil
+			}
+			err = errors.Join(err, f.Close())
+		}
+		errs = append(errs, err)
+		if local := (*fs.PathError)(nil); !errors.As(err, &local) {
+			break // the peer's fault
+		}
+	}
+	return nil, nil, errors.Join(errs...)
 }
 
-// fetch asks the peer for its state.
-func (p *peers) fetch(ctx context.Context, url string, to io.Writer) error {
+// unnamed makes a file in dir that nobody else sees, and of which nothing is left
+// however this ends.
+func unnamed(dir string) (*os.File, error) {
+	f, err := os.CreateTemp(dir, ".peer-*"+unfinished)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// fetch writes the peer's state to f, checked as it comes: of one that is none no more
+// is read than shows it.
+func (p *peers) fetch(ctx context.Context, url string, f *os.File, how *peerCopy) (*registrationList, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stalled := time.AfterFunc(peerStall, func() { cancel(fmt.Errorf("nothing came for %v", peerStall)) })
+	stalled := time.AfterFunc(how.patience, func() { cancel(errPeerStalled) })
 	defer stalled.Stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/state", nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	client, err := p.client(req)
+	client, err := p.client(req, how.trusted)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
 	if err != nil {
-		return errors.Join(context.Cause(ctx), err)
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }() // it was read, or is of no use
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxPeerAnswer)) // as much as there is
-		return fmt.Errorf("answered %s: %.300q", resp.Status, text)
+		hint := ""
+		if p.h.cfg.PeerTokenFile != "" && !how.trusted {
+			hint = " (a peer that no admin registered is not shown peer-token-file)"
+		}
+		return nil, fmt.Errorf("answered %s: %.300q%s", resp.Status, text, hint)
 	}
-	n, err := io.Copy(to, io.LimitReader(&moving{resp.Body, stalled}, maxPeerState+1))
-	if err != nil {
+	out := bufio.NewWriterSize(f, 1<<20)
+	body := io.LimitReader(&moving{r: resp.Body, t: stalled}, maxPeerState)
+	list := &registrationList{}
+	if err := state.Read(io.TeeReader(bufio.NewReaderSize(body, 1<<20), out), list); err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
-		return err
+		return nil, err
 	}
-	if n > maxPeerState {
-		return fmt.Errorf("a state of more than %d bytes", int64(maxPeerState))
-	}
-	return nil
+	return list, out.Flush()
 }
 
-// moving puts a timer off with each read that brings something.
+// moving puts a timer off each time that it has brought as much as peerPace.
 type moving struct {
 	r io.Reader
 	t *time.Timer
+	n int // bytes since
 }
 
 // Read implements io.Reader.
 func (m *moving) Read(b []byte) (int, error) {
 	n, err := m.r.Read(b)
-	if n > 0 {
+	if m.n += n; m.n >= peerPace {
+		m.n = 0
 		m.t.Reset(peerStall)
 	}
 	return n, err
 }
 
-// client returns what asks a peer, and gives req the token.
-func (p *peers) client(req *http.Request) (*http.Client, error) {
+// client returns what asks a peer; one that is trusted is shown the token. Nobody is
+// followed elsewhere.
+func (p *peers) client(req *http.Request, trusted bool) (*http.Client, error) {
 	t := &http.Transport{DisableCompression: true}
 	if p.h.cfg.PeerCA != "" {
 		pool, err := readAuthorities(p.h.cfg.PeerCA)
@@ -248,14 +295,14 @@ func (p *peers) client(req *http.Request) (*http.Client, error) {
 		}
 		t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool}
 	}
-	if p.h.cfg.PeerTokenFile != "" {
+	if p.h.cfg.PeerTokenFile != "" && trusted {
 		token, err := settings.ReadToken(p.h.cfg.PeerTokenFile)
 		if err != nil {
 			return nil, err
 		}
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	return &http.Client{Transport: t}, nil
+	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, nil
 }
 
 // readAuthorities reads the certificates in a PEM file.
@@ -273,7 +320,7 @@ func readAuthorities(path string) (*x509.CertPool, error) {
 
 // copyAside copies from url behind the caller's back, until it has worked or the peer
 // timeout is over. A host that has no workers yet is not ready meanwhile.
-func (p *peers) copyAside(url string) {
+func (p *peers) copyAside(url string, trusted bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	over := func() {}
 	if len(p.h.reg.workers(nil)) == 0 && p.h.beginning.Load() == nil {
@@ -293,7 +340,7 @@ func (p *peers) copyAside(url string) {
 		if p.h.begun(ctx) != nil {
 			return
 		}
-		if found, _ := p.until(ctx, []string{url}, false); found { // nothing is configured then
+		if found, _ := p.until(ctx, []string{url}, &peerCopy{trusted: trusted}); found { // nothing is configured then
 			p.h.changed(ctx)
 		}
 	})

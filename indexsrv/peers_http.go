@@ -9,14 +9,19 @@ import (
 	"log/slog"
 
 	"github.com/valyala/fasthttp"
+
+	"kindex/internal/secure"
 )
 
 func (h *Host) serveRegisterPeer(ctx *fasthttp.RequestCtx, q *queryScratch) {
+	// The token of peers may be stronger than the caller's own, and the address is
+	// anybody's: it is shown only where the caller could do all that it can.
+	trusted := requestActor(ctx).role == secure.RoleAdmin
 	h.servePeer(ctx, q, "register_peer", func(url string) error {
 		if !h.peers.add(url) {
 			return refuse(ErrUnavailable, "url: %d peers are registered, the most that a host knows", maxPeers)
 		}
-		h.peers.copyAside(url)
+		h.peers.copyAside(url, trusted)
 		return nil
 	}, fasthttp.StatusCreated)
 }

@@ -204,7 +204,7 @@ func (h *Host) authorize(ctx *fasthttp.RequestCtx, p *port, r *route) bool {
 
 // httpActor is who sent a request.
 func httpActor(ctx *fasthttp.RequestCtx, caller secure.Caller) actor {
-	a := actor{who: caller.Name, remote: ctx.RemoteAddr().String(), via: "http"}
+	a := actor{who: caller.Name, remote: ctx.RemoteAddr().String(), via: "http", role: caller.Role}
 	if c, ok := ctx.Conn().(*tlsConn); ok {
 		a.certificate = c.subject
 	}

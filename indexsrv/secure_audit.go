@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"kindex/internal/lookup"
+	"kindex/internal/secure"
 )
 
 // actor is who asks for something, as far as is known.
@@ -21,6 +22,7 @@ type actor struct {
 	certificate string // subject; "": none was shown
 	remote      string // address; "": this process
 	via         string // "http", "grpc", "shm", or what within the process acts
+	role        secure.Role
 }
 
 // Actors within the process.

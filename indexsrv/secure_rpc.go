@@ -107,7 +107,7 @@ func (g *gate) admitRPC(ctx context.Context, p *port, method string) (context.Co
 
 // rpcActor is who makes a call.
 func rpcActor(ctx context.Context, caller secure.Caller) actor {
-	a := actor{who: caller.Name, via: "grpc"}
+	a := actor{who: caller.Name, via: "grpc", role: caller.Role}
 	if p, ok := peer.FromContext(ctx); ok {
 		a.remote = p.Addr.String()
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.PeerCertificates) > 0 {
