@@ -39,7 +39,7 @@ func (c *Config) stateOptions() []settings.Option {
 		}),
 		settings.Text("peer-token-file", "file of the bearer token for peers, read anew for each copy", &c.PeerTokenFile, nil),
 		settings.Text("peer-ca", "file of the authorities that peers' certificates come from (PEM); none: the system's", &c.PeerCA, nil),
-		settings.Span("peer-timeout", "how long a new host tries its peers before it begins with nothing", &c.PeerTimeout, time.Millisecond, time.Hour),
+		settings.Span("peer-timeout", "how long a new host tries its peers before it begins with nothing; what comes by then is taken to its end", &c.PeerTimeout, time.Millisecond, time.Hour),
 	}
 }
 
