@@ -20,6 +20,13 @@ var SMG = Environment{
 	Needs: []string{"setproctitle==1.3.8", "grpcio==1.85.3", "grpcio-health-checking==1.85.1", "pyyaml==6.0.4"},
 }
 
+// Dynamo is the field's own indexer. It needs what its wheel says: named again, the
+// package brings that along. The tests of harness/interop make the same environment in
+// the same folder.
+var Dynamo = Environment{
+	Name: "dynamo-1.6.1", Package: "ai-dynamo-runtime==1.6.1", Needs: []string{"ai-dynamo-runtime==1.6.1"},
+}
+
 // Environment is what goes into one folder of the cache.
 type Environment struct {
 	Name    string // of the folder
