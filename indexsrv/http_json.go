@@ -391,6 +391,11 @@ func appendHashes[H ~uint64](s *scanner, name string, dst []H) ([]H, error) {
 		if done || err != nil {
 			return dst, err
 		}
+		s.space()
+		was := len(dst)
+		if dst = plainHashes(s, dst); len(dst) > was {
+			continue
+		}
 		v, ok, err := s.integer(1<<63, math.MaxUint64)
 		if err != nil {
 			return dst, err
