@@ -43,7 +43,7 @@ type host struct {
 // hosts are all that the arms ask.
 type hosts struct {
 	dir                         string
-	process, pinned, ours, peer *host // nil: no arm asks it
+	process, pinned, ours, peer *host  // nil: no arm asks it
 	cpus                        [2]int // the pinned host's, and its client's
 }
 
@@ -266,7 +266,7 @@ func (h *hosts) close() {
 			x.proc.Kill()
 		case x.end != nil:
 			x.end()
-			<-x.served
+			_ = <-x.served // however it ended
 		}
 	}
 	if h.dir != "" {
@@ -287,4 +287,3 @@ func (h *hosts) cost() (sum time.Duration, err error) {
 	}
 	return sum, nil
 }
-

@@ -185,7 +185,7 @@ func (b *bench) one(ctx context.Context, a *arm) (*Trial, error) {
 		x.Lookups += int64(len(times[i]))
 	}
 	warm := x.Lookups // held against the content, too, and not timed
-	runtime.GC() // what the last trial left is no part of this one
+	runtime.GC()      // what the last trial left is no part of this one
 	before, err := b.sample(a)
 	if err != nil {
 		return nil, err

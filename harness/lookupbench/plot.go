@@ -74,6 +74,9 @@ func (r *Report) Save(dir string) error {
 // plot draws medians with what was least and greatest, and every kept trial as a dot, on
 // a logarithmic axis: the ways differ by factors.
 func (r *Report) plot(name, title string, figures []figure) error {
+	if len(r.Rows) == 0 {
+		return nil
+	}
 	p := plot.New()
 	p.Title.Text, p.Y.Label.Text = title, "us"
 	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
