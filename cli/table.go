@@ -155,16 +155,18 @@ func size(n uint64) string {
 
 // seconds is a span in a unit that fits.
 func seconds(s float64) string {
-	d := time.Duration(s * float64(time.Second))
-	abs := max(d, -d)
+	if s < 0 {
+		return "-" + seconds(-s)
+	}
+	d := time.Duration(min(s, 1e9) * float64(time.Second))
 	switch {
-	case abs < time.Millisecond:
+	case d < time.Millisecond:
 		return fmt.Sprintf("%.0fus", s*1e6)
-	case abs < time.Second:
+	case d < time.Second:
 		return fmt.Sprintf("%.0fms", s*1e3)
-	case abs < time.Minute:
+	case d < time.Minute:
 		return fmt.Sprintf("%.1fs", s)
-	case abs < time.Hour:
+	case d < time.Hour:
 		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
 	}
 	return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
