@@ -78,7 +78,7 @@ func (v *verdict) unknown(format string, args ...any) *verdict {
 
 // decide compares a, which the index holds at seq, with b. oneWay: b may lack what a
 // has.
-func (v *verdict) decide(a, b *replica, seq *uint64, show int, oneWay bool) *verdict {
+func (v *verdict) decide(a, b *replica, seq *uint64, show int, oneWay bool) {
 	d := compare(a, b, show)
 	v.LastSeq, v.Blocks = seq, &d.blocks
 	v.Result = resultEqual
@@ -89,7 +89,6 @@ func (v *verdict) decide(a, b *replica, seq *uint64, show int, oneWay bool) *ver
 		v.Result = resultDiffers
 	}
 	v.OnlyIndex, v.OnlyOther, v.IndexCopy, v.OtherCopy = d.onlyA, d.onlyB, d.shownA, d.shownB
-	return v
 }
 
 // note adds to why.
@@ -317,37 +316,41 @@ func (c *call) meet(ctx context.Context, h host, w *lookup.Worker, src *source) 
 			return nil, ofHost(h, lookup.Refuse(lookup.ErrNotFound, "instance %s rank %d is not registered any more", w.Instance, c.rank))
 		}
 		where = "batch " + cursorText(in.LastSeq)
-		met, err := c.follow(ctx, in, src, now)
-		if err != nil {
+		switch follow(ctx, in, src, now) {
+		case standsThere:
+			return c.met(v, in, src), nil
+		case standsNowhere:
 			now, _ = src.state()
 			return v.unknown("no common batch in time: the index at %s, the other at %s", where, now.at()), nil
 		}
-		if !met {
-			continue
-		}
-		return c.met(v, in, src), nil
 	}
 }
 
-// follow makes src stand where in does; false: look again.
-func (c *call) follow(ctx context.Context, in *streamContent, src *source, before sourceState) (bool, error) {
+// What came of following.
+const (
+	standsThere     = iota
+	standsElsewhere // look again
+	standsNowhere   // in time
+)
+
+// follow makes src stand where in does.
+func follow(ctx context.Context, in *streamContent, src *source, before sourceState) int {
 	if in.LastSeq == nil {
 		// Neither can have said anything: the source must be there to show it.
 		now, _ := src.state()
 		if !now.has && now.why == "" {
-			return true, nil
+			return standsThere
 		}
 	} else {
 		src.allow(*in.LastSeq)
-		met, err := src.reach(ctx, *in.LastSeq, before.lives)
-		if met || err != nil {
-			return met, err
+		if src.reach(ctx, *in.LastSeq, before.lives) {
+			return standsThere
 		}
 	}
 	if !wait(ctx, pause) {
-		return false, lookup.OfContext(ctx)
+		return standsNowhere
 	}
-	return false, nil
+	return standsElsewhere
 }
 
 // met compares, where both stand at in's cursor.

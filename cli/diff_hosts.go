@@ -39,7 +39,7 @@ func digestsOf(ctx context.Context, all []host, s selection) (ds []streamDigest,
 			return nil, ofHost(h, err)
 		}
 		for _, x := range p.streams {
-			ds = append(ds, streamDigest{x.streamHead, x.replica.digest()})
+			ds = append(ds, streamDigest{x.streamHead, x.digest()})
 		}
 	}
 	return ds, nil

@@ -148,7 +148,7 @@ func closeAll(all []host) {
 
 func (c *call) dialOne(flag, name string, conf *tls.Config) (host, error) {
 	bad := func() error { return usagef("--%s: %.200q must be %s", flag, name, targetForm) }
-	scheme, rest, hasScheme := strings.Cut(name, "://")
+	scheme, _, hasScheme := strings.Cut(name, "://")
 	switch {
 	case strings.HasPrefix(name, "unix:"):
 		return dialShared(name)
@@ -167,15 +167,14 @@ func (c *call) dialOne(flag, name string, conf *tls.Config) (host, error) {
 	case hasScheme:
 		return nil, bad()
 	}
-	rest = name
-	addr, port, err := net.SplitHostPort(rest)
+	addr, port, err := net.SplitHostPort(name)
 	if n, notNumber := strconv.ParseUint(port, 10, 16); err != nil || addr == "" || notNumber != nil || n == 0 || strings.ContainsAny(addr, "/ ") {
 		return nil, bad()
 	}
 	if err := c.guard(flag, addr, conf != nil); err != nil {
 		return nil, err
 	}
-	return dialGRPC(rest, conf, c.token, c.tokenFile != "")
+	return dialGRPC(name, conf, c.token, c.tokenFile != "")
 }
 
 // guard refuses to send a token where others can read it.

@@ -87,8 +87,7 @@ func (h *httpHost) unreached(ctx context.Context, err error) error {
 	if ended := lookup.OfContext(ctx); ended != nil {
 		return ended
 	}
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err // without the URL, which the host's name has
 	}
 	return lookup.Refuse(lookup.ErrUnavailable, "%v", err)

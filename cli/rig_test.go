@@ -108,7 +108,6 @@ type engineThread struct {
 	pub, router *zmq.Socket
 	seq         uint64
 	buffer      [][2]any
-	first       uint64
 }
 
 func startEngine(t *testing.T, keep int) *engine {

@@ -12,7 +12,6 @@ import (
 	"sync"
 
 	"kindex/internal/kv"
-	"kindex/internal/lookup"
 	"kindex/relay/client"
 	"kindex/relay/feed"
 	"kindex/relay/normal"
@@ -135,20 +134,20 @@ func (s *source) state() (sourceState, <-chan struct{}) {
 	return sourceState{s.has, s.last, s.lives, s.whole, s.why}, s.change
 }
 
-// reach waits until s stands at seq exactly; false: it is past it, or began anew. An
-// error says where it stands.
-func (s *source) reach(ctx context.Context, seq uint64, lives int) (bool, error) {
+// reach waits until s stands at seq exactly; false: it is past it, began anew, or ctx
+// has ended.
+func (s *source) reach(ctx context.Context, seq uint64, lives int) bool {
 	for {
 		now, change := s.state()
 		switch {
 		case now.lives != lives || now.has && now.last > seq:
-			return false, nil
+			return false
 		case now.has && now.last == seq:
-			return true, nil
+			return true
 		}
 		select {
 		case <-ctx.Done():
-			return false, lookup.OfContext(ctx)
+			return false
 		case <-change:
 		}
 	}

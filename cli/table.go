@@ -59,20 +59,17 @@ func (t *table) write(w io.Writer, width int) error {
 	}
 	var b strings.Builder
 	for _, row := range append([][]string{t.head}, t.rows...) {
-		line := ""
+		cells := make([]string, len(row))
 		for i, c := range row {
-			if i > 0 {
-				line += "  "
-			}
 			c = cut(printable(c), widths[i])
 			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c))
 			if t.right[i] {
-				line += pad + c
+				cells[i] = pad + c
 			} else {
-				line += c + pad
+				cells[i] = c + pad
 			}
 		}
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		b.WriteString(strings.TrimRight(strings.Join(cells, "  "), " ") + "\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -108,12 +105,6 @@ func (c *call) width() int {
 		return w
 	}
 	return 0
-}
-
-// printf writes one line or more to the output.
-func (c *call) printf(format string, args ...any) error {
-	_, err := fmt.Fprintf(c.Out, format, args...)
-	return err
 }
 
 // writeJSON writes v on one line.

@@ -89,16 +89,16 @@ func (c *call) lookAt(ctx context.Context, h host, p *hostPicture) error {
 }
 
 // rate finds out how fast lookups came since before, seconds ago.
-func (p *hostPicture) rate(before *hostPicture, ago float64) {
-	if p.Stats == nil || before.Stats == nil || ago <= 0 || p.Stats.Lookups < before.Stats.Lookups {
+func (h *hostPicture) rate(before *hostPicture, ago float64) {
+	if h.Stats == nil || before.Stats == nil || ago <= 0 || h.Stats.Lookups < before.Stats.Lookups {
 		return // it began anew meanwhile
 	}
-	n := float64(p.Stats.Lookups - before.Stats.Lookups)
+	n := float64(h.Stats.Lookups - before.Stats.Lookups)
 	rate := n / ago
-	p.Rate = &rate
+	h.Rate = &rate
 	if n > 0 {
-		mean := max(0, p.Stats.LookupTime-before.Stats.LookupTime) / n
-		p.Mean = &mean
+		mean := max(0, h.Stats.LookupTime-before.Stats.LookupTime) / n
+		h.Mean = &mean
 	}
 }
 
@@ -235,11 +235,11 @@ func (h *hostPicture) summary() string {
 			n++
 		}
 	}
-	s := fmt.Sprintf("%s, %s", counted(uint64(len(h.workers)), "worker"), counted(uint64(n), "stream"))
+	parts := []string{counted(uint64(len(h.workers)), "worker"), counted(uint64(n), "stream")}
 	for _, status := range slices.Sorted(maps.Keys(byStatus)) {
-		s += fmt.Sprintf(", %d %s", byStatus[status], status)
+		parts = append(parts, fmt.Sprintf("%d %s", byStatus[status], status))
 	}
-	return s
+	return strings.Join(parts, ", ")
 }
 
 // figures are the lines between a host's summary and its streams.
