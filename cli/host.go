@@ -5,7 +5,6 @@ package cli
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"net"
 	"net/url"
@@ -15,6 +14,7 @@ import (
 
 	"kindex/internal/kv"
 	"kindex/internal/lookup"
+	"kindex/internal/secure"
 	"kindex/internal/settings"
 )
 
@@ -208,14 +208,11 @@ func (c *call) tlsConfig() (*tls.Config, error) {
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS13}
 	if c.tlsCA != "" {
-		pem, err := settings.ReadFile(c.tlsCA)
+		pool, err := secure.ReadAuthorities(c.tlsCA)
 		if err != nil {
 			return nil, usagef("--tls-ca: %v", err)
 		}
-		conf.RootCAs = x509.NewCertPool()
-		if !conf.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, usagef("--tls-ca: %s: no certificate in it: it must be PEM", c.tlsCA)
-		}
+		conf.RootCAs = pool
 	}
 	if c.tlsCert != "" {
 		pair, err := settings.ReadKeyPair(c.tlsCert, c.tlsKey)

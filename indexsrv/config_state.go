@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"kindex/internal/secure"
 	"kindex/internal/settings"
 )
 
@@ -85,7 +86,7 @@ func (c *StateConfig) stateFaults() (faults []error) {
 		}
 	}
 	if c.PeerCA != "" {
-		if _, err := readAuthorities(c.PeerCA); err != nil {
+		if _, err := secure.ReadAuthorities(c.PeerCA); err != nil {
 			faults = append(faults, fmt.Errorf("peer-ca: %w", err))
 		}
 	}

@@ -83,18 +83,29 @@ func (h *Host) serveDump(ctx *fasthttp.RequestCtx, _ *queryScratch) {
 	if ctx.IsHead() {
 		return
 	}
-	select {
-	case h.dumps <- struct{}{}:
-	default:
-		refuseHTTP(ctx, fasthttp.StatusServiceUnavailable, fmt.Sprintf("busy: %d dumps are under way, try again", maxDumps))
+	end, err := h.beginDump()
+	if err != nil {
+		refuseErr(ctx, err)
 		return
 	}
 	ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
-		defer func() { <-h.dumps }()
+		defer end()
 		if err := h.dump(w, &sel, lines); err != nil {
 			h.log.Info("dump cut short", "error", err) // the client went away
 		}
 	})
+}
+
+// beginDump takes a place among the dumps under way, until end is called.
+//
+// Errors: ErrUnavailable.
+func (h *Host) beginDump() (end func(), err error) {
+	select {
+	case h.dumps <- struct{}{}:
+		return func() { <-h.dumps }, nil
+	default:
+		return nil, refuse(ErrUnavailable, "busy: %d dumps are under way, try again", maxDumps)
+	}
 }
 
 // dump writes the content of sel.

@@ -32,12 +32,11 @@ func (c contentService) Dump(m *kindexv1.DumpRequest, stream grpc.ServerStreamin
 	if err != nil {
 		return lookuppb.Status(err)
 	}
-	select {
-	case h.dumps <- struct{}{}:
-		defer func() { <-h.dumps }()
-	default:
-		return lookuppb.Status(refuse(ErrUnavailable, "busy: %d dumps are under way, try again", maxDumps))
+	end, err := h.beginDump()
+	if err != nil {
+		return lookuppb.Status(err)
 	}
+	defer end()
 	if !guardOf(stream.Context()).begin() {
 		return errRPCShutdown
 	}

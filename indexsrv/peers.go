@@ -8,7 +8,6 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +20,7 @@ import (
 	"time"
 
 	"kindex/indexsrv/state"
+	"kindex/internal/secure"
 	"kindex/internal/settings"
 )
 
@@ -289,7 +289,7 @@ func (m *moving) Read(b []byte) (int, error) {
 func (p *peers) client(req *http.Request, trusted bool) (*http.Client, error) {
 	t := &http.Transport{DisableCompression: true}
 	if p.h.cfg.PeerCA != "" {
-		pool, err := readAuthorities(p.h.cfg.PeerCA)
+		pool, err := secure.ReadAuthorities(p.h.cfg.PeerCA)
 		if err != nil {
 			return nil, err
 		}
@@ -303,19 +303,6 @@ func (p *peers) client(req *http.Request, trusted bool) (*http.Client, error) {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, nil
-}
-
-// readAuthorities reads the certificates in a PEM file.
-func readAuthorities(path string) (*x509.CertPool, error) {
-	pem, err := settings.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s holds no certificate in PEM form", path)
-	}
-	return pool, nil
 }
 
 // copyAside copies from url behind the caller's back, until it has worked or the peer

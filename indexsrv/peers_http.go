@@ -5,7 +5,6 @@ package indexsrv
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"log/slog"
 
 	"github.com/valyala/fasthttp"
@@ -78,14 +77,13 @@ func (h *Host) serveState(ctx *fasthttp.RequestCtx, _ *queryScratch) {
 	if ctx.IsHead() {
 		return
 	}
-	select {
-	case h.dumps <- struct{}{}:
-	default:
-		refuseHTTP(ctx, fasthttp.StatusServiceUnavailable, fmt.Sprintf("busy: %d dumps are under way, try again", maxDumps))
+	end, err := h.beginDump()
+	if err != nil {
+		refuseErr(ctx, err)
 		return
 	}
 	ctx.SetBodyStreamWriter(func(w *bufio.Writer) {
-		defer func() { <-h.dumps }()
+		defer end()
 		_, _, err := h.writeState(context.Background(), w)
 		if err == nil {
 			err = w.Flush()

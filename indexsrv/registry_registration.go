@@ -88,7 +88,7 @@ type Registration struct {
 }
 
 // defaultGroup is the routing group, and the tenant, of those who name none.
-const defaultGroup = "default"
+const defaultGroup = lookup.DefaultName
 
 // engines and sources that a registration may name, the default first.
 var (

@@ -4,12 +4,12 @@ package indexsrv
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
+	"kindex/internal/secure"
 	"kindex/internal/settings"
 	"kindex/relay/client"
 )
@@ -148,13 +148,8 @@ func (c *Config) relayOptions() (relayOptions, error) {
 		o.tls = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	if c.RelayCA != "" {
-		pem, err := settings.ReadFile(c.RelayCA)
-		if err == nil {
-			o.tls.RootCAs = x509.NewCertPool()
-			if !o.tls.RootCAs.AppendCertsFromPEM(pem) {
-				err = fmt.Errorf("%s holds no certificate in PEM form", c.RelayCA)
-			}
-		}
+		pool, err := secure.ReadAuthorities(c.RelayCA)
+		o.tls.RootCAs = pool
 		bad("relay-ca", err)
 	}
 	if c.RelayCert != "" && c.RelayKey != "" {

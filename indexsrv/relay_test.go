@@ -526,7 +526,7 @@ func TestRelayFiles(t *testing.T) {
 	}
 	for want, c := range map[string]Config{
 		"relay-ca: open ":                           {RelayCA: filepath.Join(dir, "none")},
-		"holds no certificate":                      {RelayCA: file("ca", "nothing")},
+		"no certificate in it":                      {RelayCA: file("ca", "nothing")},
 		"relay-cert and relay-key go together":      {RelayCert: cert},
 		"relay-cert: ":                              {RelayCert: key, RelayKey: cert},
 		"a token must be one word a line":           {RelayTokenFile: file("two", "a b\n")},

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
@@ -86,12 +85,8 @@ func (s *actedStream) Context() context.Context { return s.ctx }
 
 // admitRPC lets a call in, or returns why not, as a status.
 func (g *gate) admitRPC(ctx context.Context, p *port, method string) (context.Context, error) {
-	var header []byte
-	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) > 0 {
-		header = []byte(values[0])
-	}
 	need := accessOf(method)
-	caller, no := g.admit(p, method, need, header)
+	caller, no := g.admit(p, method, need, secure.Authorization(ctx))
 	if no == nil {
 		if need.role > secure.RoleRead {
 			ctx = withActor(ctx, rpcActor(ctx, caller))

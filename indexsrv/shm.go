@@ -94,15 +94,9 @@ func (p *shmPart) plan() (*shmWaits, error) {
 	spare := true
 	pins := numa.PlanPins(t, cfg.Pin, most, runtime.GOMAXPROCS(0))
 	for i := range p.threads {
-		node := p.h.pool.NodeOf(i)
-		for _, n := range p.h.plans {
-			if n.node == node {
-				node = n.host
-				break
-			}
-		}
+		host := p.h.planOf(i).host
 		for _, pin := range pins {
-			if pin.Node == node {
+			if pin.Node == host {
 				w.cpus[i] = pin.CPUs
 			}
 		}
@@ -129,14 +123,19 @@ func (w *shmWaits) pin(i int) func() {
 
 // place puts a shard's part of a client's memory on the shard's node.
 func (p *shmPart) place(i int, part []byte) error {
-	node := p.h.pool.NodeOf(i)
-	for _, n := range p.h.plans {
-		if n.node == node {
-			_, err := numa.Place(part, n.memory)
-			return err
+	_, err := numa.Place(part, p.h.planOf(i).memory)
+	return err
+}
+
+// planOf returns the plan of the node that carries shard i.
+func (h *Host) planOf(i int) *nodePlan {
+	node := h.pool.NodeOf(i)
+	for k := range h.plans {
+		if h.plans[k].node == node {
+			return &h.plans[k]
 		}
 	}
-	return nil
+	panic("BUG: indexsrv: a shard lies on a node without a plan")
 }
 
 func (p *shmPart) listen() error {

@@ -85,7 +85,7 @@ func (k *keeper) open() error {
 		if info, statErr := os.Stat(k.dir); statErr != nil || !info.IsDir() {
 			return fmt.Errorf("state-dir: %w", err)
 		}
-		k.alarm("lock", err)
+		k.alarm(alarmLock, err)
 	}
 	k.last = k.tidy()
 	return nil
@@ -113,7 +113,7 @@ func (k *keeper) end(ctx context.Context) {
 	k.stopState()
 	k.stateLoop.Wait()
 	if err := k.write(ctx); err != nil {
-		k.alarm("state", err)
+		k.alarm(alarmState, err)
 	}
 }
 
@@ -154,7 +154,7 @@ func (k *keeper) keepState(ctx context.Context) {
 		if err := k.write(ctx); err == nil {
 			last = now
 		} else if ctx.Err() == nil {
-			k.alarm("state", err)
+			k.alarm(alarmState, err)
 		}
 	}
 }
@@ -208,10 +208,10 @@ func (k *keeper) keepRegistrations(ctx context.Context) {
 			return s.Close()
 		})
 		if err != nil {
-			k.alarm("registrations", err)
+			k.alarm(alarmRegistrations, err)
 		} else {
 			k.stats.registrationWrites.Add(1)
-			k.calm("registrations")
+			k.calm(alarmRegistrations)
 		}
 		k.mu.Lock()
 		k.saved = upTo
@@ -239,12 +239,19 @@ func (k *keeper) write(ctx context.Context) error {
 	k.stats.bytes.Store(bytes)
 	k.stats.seconds.Store(uint64(took))
 	k.stats.written.Store(uint64(begun.UnixNano()))
-	k.calm("state")
+	k.calm(alarmState)
 	k.log.Debug("state written", "bytes", bytes, "memberships", memberships, "took", took)
 	return nil
 }
 
 func (k *keeper) head() state.Head { return state.Head{Written: time.Now(), Host: k.h.epoch} }
+
+// What an alarm may be about.
+const (
+	alarmLock          = "lock"
+	alarmState         = "state"
+	alarmRegistrations = "registrations"
+)
 
 // alarm tells, once until it is calm again, that something could not be written.
 func (k *keeper) alarm(what string, err error) {
@@ -306,7 +313,8 @@ func (h *Host) writeState(ctx context.Context, w io.Writer) (bytes, memberships 
 			return 0, 0, err
 		}
 	}
-	return s.Bytes(), memberships, s.Close()
+	err = s.Close()
+	return s.Bytes(), memberships, err
 }
 
 // fingerprint is another number when the state would be another one, as far as that

@@ -70,7 +70,7 @@ func (k *keeper) tidy() (last uint64) {
 		for _, kind := range []string{stateFile, registrationsFile} {
 			if _, ok := fileNumber(e.Name(), kind, stateSuffix+unfinished); ok {
 				if err := os.Remove(filepath.Join(k.dir, e.Name())); err != nil {
-					k.alarm("unfinished", err)
+					k.log.Warn("an unfinished file stays in the state directory", "error", err)
 				}
 			}
 			if n, ok := fileNumber(e.Name(), kind, stateSuffix); ok {
@@ -122,7 +122,10 @@ func (k *keeper) locked() error {
 		return nil
 	}
 	lock, err := dirlock.Take(k.dir)
-	k.lock = lock
+	if err == nil {
+		k.lock = lock
+		delete(k.alarms, alarmLock) // whoever writes now says how that goes
+	}
 	return err
 }
 

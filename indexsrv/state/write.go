@@ -41,11 +41,8 @@ func NewWriter(w io.Writer, h Head) *Writer {
 	return s
 }
 
-// Bytes returns how many were written so far, and Err what went wrong; nil: nothing.
+// Bytes returns how many were written so far.
 func (s *Writer) Bytes() uint64 { return s.bytes }
-
-// Err is [Writer.Bytes]'s counterpart.
-func (s *Writer) Err() error { return s.err }
 
 func (s *Writer) write(b []byte) {
 	if s.err != nil {

@@ -20,16 +20,18 @@ import (
 // has no token, and they say nothing but that the server lives.
 func HealthMethod(method string) bool { return strings.HasPrefix(method, "/grpc.health.v1.Health/") }
 
+// Authorization returns an RPC's authorization header, for Check; nil: it has none.
+func Authorization(ctx context.Context) []byte {
+	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) > 0 {
+		return []byte(values[0])
+	}
+	return nil
+}
+
 // CheckRPC returns whose token an RPC carries.
 //
 // Errors: as of Check.
-func (t *Tokens) CheckRPC(ctx context.Context) (Caller, error) {
-	var header []byte
-	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) > 0 {
-		header = []byte(values[0])
-	}
-	return t.Check(header)
-}
+func (t *Tokens) CheckRPC(ctx context.Context) (Caller, error) { return t.Check(Authorization(ctx)) }
 
 // Unauthenticated is a refusal of Check as a status.
 func Unauthenticated(err error) error { return status.Error(codes.Unauthenticated, err.Error()) }

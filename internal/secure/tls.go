@@ -51,7 +51,7 @@ func (f TLSFiles) read(protocols []string) (*tls.Config, error) {
 	c := f.base(protocols)
 	c.Certificates = []tls.Certificate{cert}
 	if f.ClientCA != "" {
-		if c.ClientCAs, err = readAuthorities(f.ClientCA); err != nil {
+		if c.ClientCAs, err = ReadAuthorities(f.ClientCA); err != nil {
 			return nil, err
 		}
 		c.ClientAuth = tls.RequireAndVerifyClientCert
@@ -74,15 +74,16 @@ func (f TLSFiles) Faults(clientCA string) []error {
 		}
 	}
 	if f.ClientCA != "" {
-		if _, err := readAuthorities(f.ClientCA); err != nil {
+		if _, err := ReadAuthorities(f.ClientCA); err != nil {
 			faults = append(faults, fmt.Errorf("%s: %w", clientCA, err))
 		}
 	}
 	return faults
 }
 
-// readAuthorities returns the authorities that the file at path names.
-func readAuthorities(path string) (*x509.CertPool, error) {
+// ReadAuthorities returns the authorities whose certificates are in the PEM file at
+// path.
+func ReadAuthorities(path string) (*x509.CertPool, error) {
 	text, err := settings.ReadFile(path)
 	if err != nil {
 		return nil, err
