@@ -7,6 +7,7 @@ package indexclient
 import (
 	"context"
 	"crypto/tls"
+	"math/rand/v2"
 	"time"
 
 	"kindex/internal/lookup"
@@ -99,6 +100,23 @@ func (o Options) withDefaults() Options {
 		o.MaxMessage = 64 << 20
 	}
 	return o
+}
+
+// bounded is ctx with the options' timeout where it has no deadline.
+func (o *Options) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, o.Timeout)
+}
+
+// delay is how long whoever failed is left alone, who had failed so often before.
+func (o *Options) delay(failures int) time.Duration {
+	d := o.RetryMax
+	if n := min(failures, 20); o.RetryDelay < d>>n {
+		d = o.RetryDelay << n
+	}
+	return time.Duration(float64(d) * (0.75 + rand.Float64()/2))
 }
 
 // InProcess returns a client of idx, which stays its owner's: closing the client

@@ -24,10 +24,15 @@ func (e *HostError) Unwrap() error { return e.Err }
 
 // hostError returns err as name's. That the caller cancelled is nobody's error.
 func hostError(name string, err error) error {
-	if err == nil || errors.Is(err, context.Canceled) && lookup.KindOf(err) == nil {
+	if err == nil || canceled(err) {
 		return err
 	}
 	return &HostError{Target: name, Kind: lookup.KindOf(err), Err: err}
+}
+
+// canceled reports whether err is the caller's doing.
+func canceled(err error) bool {
+	return errors.Is(err, context.Canceled) && lookup.KindOf(err) == nil
 }
 
 // ofRequest reports whether err is about the request, so that another replica

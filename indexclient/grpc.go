@@ -110,14 +110,6 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 // may go in the clear, as within one machine, is for the caller to say.
 func (bearer) RequireTransportSecurity() bool { return false }
 
-// bounded is ctx with the options' timeout where it has no deadline.
-func (o *Options) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, ok := ctx.Deadline(); ok {
-		return ctx, func() {}
-	}
-	return context.WithTimeout(ctx, o.Timeout)
-}
-
 // Lookup implements [Client].
 func (h *grpcHost) Lookup(ctx context.Context, q *lookup.Query, a *lookup.Answer) error {
 	a.Reset()

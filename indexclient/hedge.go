@@ -4,7 +4,6 @@ package indexclient
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"kindex/internal/lookup"
@@ -82,9 +81,4 @@ func (s *replicas) hedged(ctx context.Context, q *lookup.Query, a *lookup.Answer
 	err := won.err
 	s.answers.Put(won.answer)
 	return err
-}
-
-// canceled reports whether err is the caller's doing.
-func canceled(err error) bool {
-	return errors.Is(err, context.Canceled) && lookup.KindOf(err) == nil
 }

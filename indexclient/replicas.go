@@ -7,7 +7,6 @@ package indexclient
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,7 +60,7 @@ const (
 	standingBad   // only where nobody else is left
 )
 
-// standing returns how r stands. Who is told standingAgain must say how it went.
+// standing returns how r stands.
 func (r *replica) standing(now time.Time) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,7 +73,7 @@ func (r *replica) standing(now time.Time) int {
 	return standingAgain
 }
 
-// begin marks that a call tries r.
+// begin marks that a call tries r. Whoever does must say how it went.
 func (r *replica) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,9 +89,8 @@ func (r *replica) ended(o *Options, failed bool) {
 		r.failures = 0
 		return
 	}
-	delay := min(o.RetryDelay<<min(r.failures, 20), o.RetryMax)
+	r.until = time.Now().Add(o.delay(r.failures))
 	r.failures++
-	r.until = time.Now().Add(time.Duration(float64(delay) * (0.75 + rand.Float64()/2)))
 }
 
 // order returns whom to ask, the most willingly first.
@@ -118,7 +116,7 @@ func (s *replicas) again(ctx context.Context, round func(context.Context) error)
 	if len(s.hosts) == 1 && !s.o.Wait {
 		return round(ctx)
 	}
-	ctx, cancel := s.bounded(ctx)
+	ctx, cancel := s.o.bounded(ctx)
 	defer cancel()
 	for tries := 0; ; tries++ {
 		err := round(ctx)
@@ -201,14 +199,6 @@ func worst(failed []error) error {
 		return others[0]
 	}
 	return errors.Join(others...)
-}
-
-// bounded is ctx with the options' timeout where it has no deadline.
-func (s *replicas) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, ok := ctx.Deadline(); ok {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, s.o.Timeout)
 }
 
 // shareOf gives one of n who are left to ask its share of ctx's time.

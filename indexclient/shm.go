@@ -173,7 +173,7 @@ func (s *shared) connected(ctx context.Context, deadline uint64, bad *sharedConn
 		select {
 		case <-change:
 		case <-ctx.Done():
-			return nil, contextError(ctx)
+			return nil, lookup.OfContext(ctx)
 		case <-t.C:
 			if why == nil {
 				why = lookup.Refuse(ErrUnavailable, "the host closed the connection")
@@ -181,14 +181,6 @@ func (s *shared) connected(ctx context.Context, deadline uint64, bad *sharedConn
 			return nil, lookup.Refuse(ErrUnavailable, "no connection within the time given: %v", why)
 		}
 	}
-}
-
-// contextError returns why a call ended that ctx ended.
-func contextError(ctx context.Context) error {
-	if err := lookup.OfContext(ctx); err != nil {
-		return err
-	}
-	return lookup.ErrDeadline
 }
 
 // deadline returns until when a call may take, by the clock of package shm.
@@ -202,11 +194,8 @@ func (s *shared) deadline(ctx context.Context) uint64 {
 
 // Workers implements [lookup.Index].
 func (s *shared) Workers(ctx context.Context, f lookup.Filter) ([]lookup.Worker, error) {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, s.o.Timeout)
-		defer cancel()
-	}
+	ctx, cancel := s.o.bounded(ctx)
+	defer cancel()
 	deadline := s.deadline(ctx)
 	var bad *sharedConn
 	for wait := s.o.Wait; ; wait = true {
@@ -269,7 +258,7 @@ func askError(ctx context.Context, err error) error {
 	case isGone(err), errors.Is(err, shm.ErrBehind): // for a watch: it begins again with a whole table
 		return lookup.Refuse(ErrUnavailable, "%v", err)
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		return contextError(ctx)
+		return lookup.OfContext(ctx)
 	}
 	return err
 }

@@ -67,10 +67,8 @@ func sortRows(rows []sharedRow) {
 	}
 }
 
-var (
-	errLate   = lookup.Refuse(ErrDeadline, "no answer within the time given")
-	errSilent = lookup.Refuse(ErrDeadline, "no answer within the time given: the host's process gives no sign of life")
-)
+// errSilent is lookup.ErrOverdue of a host that is known not to move.
+var errSilent = lookup.Refuse(ErrDeadline, "deadline: no answer within the time given: the host's process gives no sign of life")
 
 // keptShared bounds the memory that is kept of one call.
 const keptShared = 1 << 20
@@ -139,13 +137,11 @@ func (s *shared) answer(ctx context.Context, deadline uint64, q *lookup.Query, c
 			return nil
 		case isGone(err):
 			bad = c
-		case errors.Is(err, shm.ErrLate):
+		case errors.Is(err, shm.ErrLate), errors.Is(err, context.DeadlineExceeded): // whose clock was first
 			if c.client.Silent() {
 				return errSilent
 			}
-			return errLate
-		case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-			return contextError(ctx)
+			return lookup.ErrOverdue
 		default:
 			return err
 		}

@@ -39,8 +39,7 @@ func (s *replicas) Watch(ctx context.Context, f lookup.Filter, fn func(*lookup.U
 		case err == nil || ofRequest(err) || errors.Is(err, ErrDenied):
 			return err
 		}
-		delay := min(s.o.RetryDelay<<min(tries, 20), s.o.RetryMax)
-		if !wait(ctx, time.Duration(float64(delay)*(0.75+rand.Float64()/2))) {
+		if !wait(ctx, s.o.delay(tries)) {
 			return lookup.OfContext(ctx)
 		}
 	}

@@ -58,18 +58,19 @@ func KindOf(err error) error {
 	return nil
 }
 
-// OfContext returns why a call ended that ctx ended: a refusal of kind ErrDeadline
-// where its time was over, which errors.Is also finds to be
-// context.DeadlineExceeded, or the context's own error. nil where ctx goes on.
+// OfContext returns why a call ended that ctx ended: ErrOverdue where its time was
+// over, or the context's own error. nil where ctx goes on.
 func OfContext(ctx context.Context) error {
 	err := ctx.Err()
 	if errors.Is(err, context.DeadlineExceeded) {
-		return errOverdue
+		return ErrOverdue
 	}
 	return err
 }
 
-var errOverdue error = overdue{}
+// ErrOverdue is the end of a call's time, of kind ErrDeadline; errors.Is also finds it
+// to be context.DeadlineExceeded.
+var ErrOverdue error = overdue{}
 
 type overdue struct{}
 
