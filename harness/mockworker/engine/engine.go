@@ -172,19 +172,15 @@ func (e *Engine) least() *rank {
 
 // Abort ends a request, wherever it is, and reports whether there was one.
 func (e *Engine) Abort(id string) bool {
-	for _, r := range e.ranks {
-		if r.abort(id) {
-			return true
-		}
-	}
-	return false
+	return e.abortWhere(func(other string) bool { return other == id })
 }
 
-// abortWhere ends the requests whose ids are chosen.
-func (e *Engine) abortWhere(chosen func(id string) bool) {
+// abortWhere ends the requests whose ids are chosen, and reports whether there was one.
+func (e *Engine) abortWhere(chosen func(id string) bool) (some bool) {
 	for _, r := range e.ranks {
-		r.abortWhere(chosen)
+		some = r.abort(chosen) || some
 	}
+	return some
 }
 
 // Reset empties the caches. It reports false where a request runs: that rank's

@@ -357,18 +357,58 @@ func (r *run) follow(ctx context.Context, each func(Output) error) error {
 
 func (r *run) abort() { r.worker.Engine.Abort(r.id) }
 
-// answer runs a request and hands each output on, with all tokens so far; see
-// begin and follow.
-func (w *Worker) answer(ctx context.Context, q Request, t origin, each func(Output, []uint32) error) error {
-	r, err := w.begin(q, t)
-	if err != nil {
-		return err
+// answer runs a request n times side by side, once where n is 0, and hands each output
+// on, one at a time, with the number of its choice and all its tokens so far; see begin
+// and follow. Of several choices each is known by the request's id and its own number.
+func (w *Worker) answer(ctx context.Context, q Request, n uint32, each func(choice uint32, o Output, tokens []uint32) error) error {
+	if n > maxChoices {
+		return fmt.Errorf("n: must be at most %d, got %d", maxChoices, n)
 	}
-	var tokens []uint32
-	return r.follow(ctx, func(o Output) error {
-		if o.Finish != aborted {
-			tokens = append(tokens, o.Token)
+	runs := make([]*run, max(n, 1))
+	for i := range runs {
+		one := q
+		if len(runs) > 1 && q.ID != "" {
+			one.ID = fmt.Sprintf("%s-%d", q.ID, i)
 		}
-		return each(o, tokens)
+		var err error
+		if runs[i], err = w.begin(one, origin{}); err != nil {
+			for _, r := range runs[:i] {
+				r.abort()
+			}
+			return err
+		}
+	}
+	var mu sync.Mutex
+	return sideBySide(ctx, len(runs), func(ctx context.Context, i int) error {
+		var tokens []uint32
+		return runs[i].follow(ctx, func(o Output) error {
+			if o.Finish != aborted {
+				tokens = append(tokens, o.Token)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			return each(uint32(i), o, tokens)
+		})
 	})
+}
+
+// sideBySide calls do for each number below n at once and waits for all. The first that
+// fails ends the others' context.
+func sideBySide(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+	if n == 1 {
+		return do(ctx, 0)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			if errs[i] = do(ctx, i); errs[i] != nil {
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }

@@ -112,6 +112,12 @@ func (e *faultError) code() codes.Code {
 	return codes.Internal
 }
 
+// abortNamed ends the request of an id, and all choices of it, and reports whether there
+// was one.
+func (e *Engine) abortNamed(id string) bool {
+	return e.abortWhere(func(other string) bool { return begins(other, id) })
+}
+
 // rankOf returns the rank that a request names, below 0 where it names none.
 func rankOf(r *int32) int {
 	if r == nil {

@@ -103,7 +103,7 @@ func (w *Worker) embed(ctx context.Context, id string, tokens []uint32, rank int
 	if len(tokens) == 0 {
 		return nil, errNoTokens
 	}
-	if err := w.answer(ctx, Request{ID: id, Tokens: tokens, MaxTokens: 1, Rank: rank}, origin{}, func(Output, []uint32) error { return nil }); err != nil {
+	if err := w.answer(ctx, Request{ID: id, Tokens: tokens, MaxTokens: 1, Rank: rank}, 1, func(uint32, Output, []uint32) error { return nil }); err != nil {
 		return nil, err
 	}
 	return vector(tokens, dimensions), nil

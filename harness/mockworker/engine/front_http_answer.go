@@ -8,7 +8,6 @@ package engine
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -206,24 +205,10 @@ func (f *HTTPFront) most(prompt, said int) int {
 
 // follow waits for every choice's end.
 func (a *reply) follow(ctx context.Context) error {
-	if len(a.choices) == 1 {
-		c := &a.choices[0]
+	return sideBySide(ctx, len(a.choices), func(ctx context.Context, i int) error {
+		c := &a.choices[i]
 		return c.run.follow(ctx, func(o Output) error { return a.take(c, o) })
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	errs := make([]error, len(a.choices))
-	var all sync.WaitGroup
-	for i := range a.choices {
-		all.Go(func() {
-			c := &a.choices[i]
-			if errs[i] = c.run.follow(ctx, func(o Output) error { return a.take(c, o) }); errs[i] != nil {
-				cancel()
-			}
-		})
-	}
-	all.Wait()
-	return errors.Join(errs...)
+	})
 }
 
 // take adds an output to its choice, and sends what can be sent.

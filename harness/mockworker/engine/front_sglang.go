@@ -6,6 +6,8 @@ package engine
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -29,6 +31,10 @@ func (f *sglangFront) Generate(q *sglang.GenerateRequest, out grpc.ServerStreami
 	if len(tokens) == 0 {
 		return status.Error(codes.InvalidArgument, "tokenized.input_ids: must not be empty: the engine has no tokenizer")
 	}
+	lora := q.GetLoraId()
+	if c := &f.engine.cfg; lora != "" && !slices.Contains(c.LoRA, lora) {
+		return status.Errorf(codes.InvalidArgument, "lora_id: %q: must be an adapter that is served: %s", lora, strings.Join(c.LoRA, ", "))
+	}
 	p := q.GetSamplingParams()
 	most := f.engine.cfg.MaxTokens
 	if p != nil && p.MaxNewTokens != nil {
@@ -36,11 +42,11 @@ func (f *sglangFront) Generate(q *sglang.GenerateRequest, out grpc.ServerStreami
 	}
 	n := uint32(len(tokens))
 	return answered(f.worker.answer(out.Context(), Request{
-		ID: q.GetRequestId(), Tokens: tokens, MaxTokens: most, Stops: p.GetStopTokenIds(), Rank: rankOf(q.DataParallelRank),
-	}, origin{}, func(o Output, all []uint32) error {
+		ID: q.GetRequestId(), Tokens: tokens, LoRA: lora, MaxTokens: most, Stops: p.GetStopTokenIds(), Rank: rankOf(q.DataParallelRank),
+	}, p.GetN(), func(choice uint32, o Output, all []uint32) error {
 		if q.GetStream() && o.Finish != aborted {
 			if err := out.Send(&sglang.GenerateResponse{RequestId: q.GetRequestId(), Response: &sglang.GenerateResponse_Chunk{Chunk: &sglang.GenerateStreamChunk{
-				TokenIds: []uint32{o.Token}, PromptTokens: n, CompletionTokens: uint32(o.Generated), CachedTokens: uint32(o.Cached),
+				TokenIds: []uint32{o.Token}, PromptTokens: n, CompletionTokens: uint32(o.Generated), CachedTokens: uint32(o.Cached), Index: choice,
 			}}}); err != nil {
 				return err
 			}
@@ -50,6 +56,7 @@ func (f *sglangFront) Generate(q *sglang.GenerateRequest, out grpc.ServerStreami
 		}
 		done := &sglang.GenerateComplete{
 			OutputIds: all, FinishReason: o.Finish, PromptTokens: n, CompletionTokens: uint32(o.Generated), CachedTokens: uint32(o.Cached),
+			Index: choice,
 		}
 		if o.Finish == stopped {
 			done.MatchedStop = &sglang.GenerateComplete_MatchedTokenId{MatchedTokenId: o.Token}
@@ -75,7 +82,7 @@ func (f *sglangFront) HealthCheck(context.Context, *sglang.HealthCheckRequest) (
 }
 
 func (f *sglangFront) Abort(_ context.Context, q *sglang.AbortRequest) (*sglang.AbortResponse, error) {
-	if f.engine.Abort(q.GetRequestId()) {
+	if f.engine.abortNamed(q.GetRequestId()) {
 		return &sglang.AbortResponse{Success: true}, nil
 	}
 	return &sglang.AbortResponse{Message: "no such request runs"}, nil

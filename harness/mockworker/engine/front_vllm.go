@@ -36,10 +36,10 @@ func (f *vllmFront) Generate(q *vllm.GenerateRequest, out grpc.ServerStreamingSe
 	n := uint32(len(tokens))
 	return answered(f.worker.answer(out.Context(), Request{
 		ID: q.GetRequestId(), Tokens: tokens, MaxTokens: most, Stops: p.GetStopTokenIds(), Rank: rankOf(q.DataParallelRank),
-	}, origin{}, func(o Output, all []uint32) error {
+	}, p.GetN(), func(choice uint32, o Output, all []uint32) error {
 		if q.GetStream() && o.Finish != aborted {
 			if err := out.Send(&vllm.GenerateResponse{Response: &vllm.GenerateResponse_Chunk{Chunk: &vllm.GenerateStreamChunk{
-				TokenIds: []uint32{o.Token}, PromptTokens: n, CompletionTokens: uint32(o.Generated), CachedTokens: uint32(o.Cached),
+				TokenIds: []uint32{o.Token}, PromptTokens: n, CompletionTokens: uint32(o.Generated), CachedTokens: uint32(o.Cached), Index: choice,
 			}}}); err != nil {
 				return err
 			}
@@ -49,6 +49,7 @@ func (f *vllmFront) Generate(q *vllm.GenerateRequest, out grpc.ServerStreamingSe
 		}
 		done := &vllm.GenerateComplete{
 			OutputIds: all, FinishReason: o.Finish, PromptTokens: n, CompletionTokens: uint32(o.Generated), CachedTokens: uint32(o.Cached),
+			Index: choice,
 		}
 		if o.Finish == stopped {
 			done.MatchedStop = &vllm.GenerateComplete_MatchedTokenId{MatchedTokenId: o.Token}
@@ -71,7 +72,7 @@ func (f *vllmFront) HealthCheck(context.Context, *vllm.HealthCheckRequest) (*vll
 
 func (f *vllmFront) Abort(_ context.Context, q *vllm.AbortRequest) (*vllm.AbortResponse, error) {
 	for _, id := range q.GetRequestIds() {
-		f.engine.Abort(id)
+		f.engine.abortNamed(id)
 	}
 	return &vllm.AbortResponse{}, nil
 }

@@ -124,7 +124,9 @@ func (m *Model) Wait(at time.Duration) {
 }
 
 // Abort ends a request and reports whether there was one.
-func (m *Model) Abort(id string) bool { return m.rank.abort(id) }
+func (m *Model) Abort(id string) bool {
+	return m.rank.abort(func(other string) bool { return other == id })
+}
 
 // BlockSize returns how many tokens a block has.
 func (m *Model) BlockSize() int { return m.rank.cfg.BlockSize }

@@ -224,27 +224,19 @@ func (r *rank) unlock() {
 	}
 }
 
-// abort ends a request, waiting or running, and reports whether there was one.
-func (r *rank) abort(id string) bool {
-	r.mu.Lock()
-	defer r.unlock()
-	j := r.sched.remove(id)
-	if j != nil {
-		r.deliver(j, Output{Finish: aborted})
-	}
-	return j != nil
-}
-
-// abortWhere ends the requests whose ids are chosen.
-func (r *rank) abortWhere(chosen func(id string) bool) {
+// abort ends the requests, waiting or running, whose ids are chosen, and reports
+// whether there was one.
+func (r *rank) abort(chosen func(id string) bool) (some bool) {
 	r.mu.Lock()
 	defer r.unlock()
 	for _, j := range slices.Concat(r.sched.running, r.sched.waiting) {
 		if chosen(j.ID) {
 			r.sched.remove(j.ID)
 			r.deliver(j, Output{Finish: aborted})
+			some = true
 		}
 	}
+	return some
 }
 
 // deliver sends an output, and tells the end if it is the last. The caller holds mu.
