@@ -204,7 +204,7 @@ func (h *host) exact(when string, p *publish.Publisher) map[string]*state.Stream
 		if !ok {
 			h.t.Fatalf("%s: %s stands at batch %d, which was never published", when, name, st.LastSeq)
 		}
-		if got := Truth(st); got != rec.Truth {
+		if got := truth(st); got != rec.Truth {
 			h.t.Fatalf("%s: %s at batch %d holds %d positions that sum up to %x, the engine's to %x", when, name, st.LastSeq, len(st.Content.Hashes), got, rec.Truth)
 		}
 	}

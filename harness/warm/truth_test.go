@@ -11,8 +11,8 @@ import (
 	"kindex/shard"
 )
 
-// Truth is what [publish.Content] sums up to where it holds what st's content holds.
-func Truth(st *state.Stream) (sum uint64) {
+// truth is what [publish.Content] sums up to where it holds what st's content holds.
+func truth(st *state.Stream) (sum uint64) {
 	c := &st.Content
 	paths := make([]uint64, len(c.Hashes))
 	for i, s := range c.Stretches {
