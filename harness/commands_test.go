@@ -126,6 +126,29 @@ func TestMooncakeCommand(t *testing.T) {
 	}
 }
 
+// TestLookupBenchCommand takes one round in this process.
+func TestLookupBenchCommand(t *testing.T) {
+	dir := t.TempDir()
+	out, code := program(t, "lookupbench", "--arms", "process", "--control", "process", "--memberships", "5000", "--questions", "64", "--rounds", "1", "--trial", "10ms", "--max-foreign", "1000", "--json", "--out", dir)
+	var got map[string]any
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 {
+		t.Fatalf("exit %d, %v: %s", code, err, out)
+	}
+	for _, key := range []string{"command", "corpus", "seed", "ops", "block_ops", "lookup_ns", "cpu_ns_per_lookup", "wall_s", "exact", "machine", "rows"} {
+		if got[key] == nil {
+			t.Errorf("no %s: %s", key, out)
+		}
+	}
+	if exact, ok := got["exact"].(map[string]any); !ok || exact["lookups"] == 0.0 || exact["wrong"] != 0.0 {
+		t.Errorf("exact %v", got["exact"])
+	}
+	for _, file := range []string{"report.json", "table.md", "latency.svg", "cpu.svg"} {
+		if st, err := os.Stat(filepath.Join(dir, file)); err != nil || st.Size() == 0 {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+}
+
 // TestNodeSeries runs the series that --interleave alone stands for, on a small
 // corpus: with its arms on a machine of several memory nodes, where every trial also
 // holds its memory's place against the kernel's table.
@@ -204,6 +227,10 @@ func TestMeasuringUsage(t *testing.T) {
 		{[]string{"mooncake", "--series", "2", "--max-foreign", "0"}, "--max-foreign 0: must be above 0", 2},
 		{[]string{"mooncake", "--series", "2", "--profile", "x"}, "--profile: is of a single trial", 2},
 		{[]string{"mooncake", "--series", "2", "--sustained"}, "give one of them", 2},
+		{[]string{"lookupbench", "--arms", "http-hash,ftp"}, `--arms "ftp": must be different ones of process,`, 2},
+		{[]string{"lookupbench", "--control", "shm2"}, "--control shm2: must be none, or one of the arms", 2},
+		{[]string{"lookupbench", "--trial", "1ms"}, "--trial 1ms: must be 10ms to 1m0s", 2},
+		{[]string{"lookupbench", "now"}, `unexpected argument "now"`, 2},
 		{[]string{"mooncake", "x.kvc"}, `unexpected argument "x.kvc"`, 2},
 		{[]string{"mooncake", "--corpus", bad}, bad + ": not a corpus", 1},
 		{[]string{"mooncake", "--corpus", "nowhere.kvc"}, "nowhere.kvc: no such file", 1},
