@@ -33,6 +33,7 @@ type arm struct {
 	host   *host
 	askers []asker
 	pin    []int // CPUs of the askers; none: anywhere
+	beside func() (stop func())
 	close  func()
 }
 
@@ -66,6 +67,10 @@ func openArm(ctx context.Context, name string, h *hosts, o *Options, qs []questi
 	a := &arm{name: name, host: *h.hostOf(name), close: func() {}}
 	n := 1
 	switch name {
+	case ArmWord:
+		w := &wordAsker{}
+		a.askers, a.pin, a.beside = []asker{w}, []int{h.cpus[1]}, func() func() { return w.echo(h.cpus[0]) }
+		return a, nil
 	case ArmStreamMany:
 		n = o.InFlight
 	case ArmHashMany, ArmDynamoMany:
@@ -118,6 +123,9 @@ func (a *arm) end() {
 // run asks with all askers for d and returns each round trip, in nanoseconds, in the
 // slices of into, one an asker.
 func (a *arm) run(ctx context.Context, d time.Duration, questions int, into [][]uint32) error {
+	if a.beside != nil {
+		defer a.beside()()
+	}
 	failed := make(chan error, len(a.askers))
 	for i, k := range a.askers {
 		go func() {

@@ -24,5 +24,6 @@
 // Bodies of HTTP questions are made before, and the hashes of all others: what a question
 // costs to write is in no figure, whoever is asked.
 //
-// An arm again, the control, says what the machine alone does.
+// The arm word is no lookup: a word sent to another core and back, which bounds what any
+// answer from there can take. An arm again, the control, says what the machine alone does.
 package lookupbench

@@ -54,7 +54,7 @@ func (h *hosts) all() []*host {
 // hostOf says which host an arm asks.
 func (h *hosts) hostOf(arm string) **host {
 	switch {
-	case arm == ArmProcess:
+	case arm == ArmProcess, arm == ArmWord:
 		return &h.process
 	case arm == ArmShmPinned:
 		return &h.pinned
@@ -78,6 +78,12 @@ func startHosts(ctx context.Context, arms []string) (h *hosts, left map[string]s
 		return h, left, err
 	}
 	for _, arm := range arms {
+		if arm == ArmShmPinned || arm == ArmWord {
+			if why := h.twoCores(); why != "" {
+				left[arm] = why
+				continue
+			}
+		}
 		at := h.hostOf(arm)
 		if *at != nil {
 			continue
@@ -86,10 +92,6 @@ func startHosts(ctx context.Context, arms []string) (h *hosts, left map[string]s
 		case &h.process:
 			*at, err = startInProcess()
 		case &h.pinned:
-			if why := h.twoCores(); why != "" {
-				left[arm] = why
-				continue
-			}
 			*at, err = h.startPinned()
 		case &h.peer:
 			*at, err = startPeer(ctx)

@@ -29,6 +29,7 @@ type Options struct {
 // The arms.
 const (
 	ArmProcess    = "process"
+	ArmWord       = "word"
 	ArmShmPinned  = "shm-pinned"
 	ArmShm        = "shm"
 	ArmUnary      = "grpc-unary"
@@ -47,7 +48,7 @@ const ControlNone = "none"
 
 // Arms are all arms.
 var Arms = []string{
-	ArmProcess, ArmShmPinned, ArmShm, ArmUnary, ArmStream, ArmStreamMany,
+	ArmProcess, ArmWord, ArmShmPinned, ArmShm, ArmUnary, ArmStream, ArmStreamMany,
 	ArmHash, ArmHashMany, ArmTokens, ArmDynamo, ArmDynamoMany, ArmDynamoText,
 }
 

@@ -88,13 +88,17 @@ func (r *Report) sum() {
 	r.Exact = &trial.Exact{}
 	var kept []*Trial
 	for _, t := range r.Trials {
-		r.Exact.Lookups += t.Lookups
-		r.Exact.Wrong += t.Wrong
+		if t.Arm != ArmWord {
+			r.Exact.Lookups += t.Lookups
+			r.Exact.Wrong += t.Wrong
+		}
 		if t.Discarded {
 			r.Discarded++
 			continue
 		}
-		kept = append(kept, t)
+		if kept = append(kept, t); t.Arm == ArmWord {
+			continue // no lookups
+		}
 		if t.Latency != nil {
 			r.Ops += int64(t.Latency.Samples)
 		}
@@ -143,7 +147,7 @@ func (t *Trial) latency() *trial.Latency {
 
 // host returns the CPU time of a lookup of whoever answers.
 func (t *Trial) host() float64 {
-	if t.Arm == ArmProcess {
+	if t.Arm == ArmProcess || t.Arm == ArmWord {
 		return t.ClientCPU
 	}
 	return t.ServerCPU
@@ -240,7 +244,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	for i := range r.Rows {
 		row := &r.Rows[i]
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", label(row.Arm, row.Again, o),
-			micros(row.P50), micros(row.P99), micros(row.Client), map[bool]string{true: "-", false: micros(row.Server)}[row.Arm == ArmProcess],
+			micros(row.P50), micros(row.P99), micros(row.Client), map[bool]string{true: "-", false: micros(row.Server)}[row.Arm == ArmProcess || row.Arm == ArmWord],
 			row.PerCPU.Text(0), row.Rate.Text(0))
 	}
 	if len(r.Ratios) > 0 {
