@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"kindex/harness/proc"
@@ -36,7 +37,8 @@ type host struct {
 	grpc   string        // "": none
 	socket string        // "": none
 	index  *indexsrv.Host
-	served chan error
+	served chan struct{}         // closed when it has ended
+	fault  atomic.Pointer[error] // why it ended, of this process's
 	end    context.CancelFunc
 }
 
@@ -138,8 +140,13 @@ func startInProcess() (*host, error) {
 		return nil, errors.Join(err, x.Close())
 	}
 	ctx, end := context.WithCancel(context.Background())
-	h := &host{name: "this process", index: x, http: x.Addr().String(), served: make(chan error, 1), end: end}
-	go func() { h.served <- x.Serve(ctx) }()
+	h := &host{name: "this process", index: x, http: x.Addr().String(), served: make(chan struct{}), end: end}
+	go func() {
+		defer close(h.served)
+		if err := x.Serve(ctx); err != nil {
+			h.fault.Store(&err)
+		}
+	}()
 	return h, nil
 }
 
@@ -206,10 +213,13 @@ func (x *host) up(ctx context.Context) error {
 }
 
 func (x *host) ended() error {
-	if x.proc == nil {
-		return nil
+	if x.proc != nil {
+		return x.proc.Ended()
 	}
-	return x.proc.Ended()
+	if err := x.fault.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // pid is the process that works for this host.
@@ -268,7 +278,7 @@ func (h *hosts) close() {
 			x.proc.Kill()
 		case x.end != nil:
 			x.end()
-			_ = <-x.served // however it ended
+			<-x.served
 		}
 	}
 	if h.dir != "" {
