@@ -3,8 +3,11 @@
 package interop
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"sync"
 	"testing"
@@ -64,8 +67,38 @@ func TestPeerGatewayMocks(t *testing.T) {
 			t.Errorf("%s: the gateway applied no batch of events", name)
 		}
 		t.Logf("%s: by worker %v, %d tokens cached, %v batches of events", name, got, cached, batches)
+		g.several(t, name)
 		g.kill()
 		m.kill()
+	}
+}
+
+// several asks for three answers to one prompt: all of them come.
+func (g *smgGateway) several(t *testing.T, name string) {
+	t.Helper()
+	data, err := json.Marshal(map[string]any{"model": "mock", "prompt": words([]uint32{5, 6, 7, 8, 9}), "max_tokens": 4, "n": 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := g.api.http.Post(g.api.base+"/v1/completions", "application/json", bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var said struct {
+		Choices []struct {
+			Index  int    `json:"index"`
+			Text   string `json:"text"`
+			Finish string `json:"finish_reason"`
+		} `json:"choices"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&said); err != nil || resp.StatusCode != http.StatusOK || len(said.Choices) != 3 {
+		t.Errorf("%s: three answers: %s, %v, %+v", name, resp.Status, err, said)
+	}
+	for i, c := range said.Choices {
+		if c.Text == "" || c.Finish != "length" || c.Index < 0 || c.Index > 2 {
+			t.Errorf("%s: choice %d: %+v", name, i, c)
+		}
 	}
 }
 
