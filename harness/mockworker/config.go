@@ -39,7 +39,7 @@ const (
 func (c *Config) Validate() error {
 	switch {
 	case c.Recording == "":
-		return errors.New("--recording: missing: name a kvrec/1 file")
+		return errors.New("--recording: missing: name a kvrec/1 file, or a live engine by --engine")
 	case c.Pub == "":
 		return errors.New("--pub: must be tcp://host:port or ipc://path")
 	case !(c.Speed > 0 && c.Speed <= maxSpeed):

@@ -29,7 +29,7 @@ const (
 //	GET  /admin/cache/{w}        what each rank holds: a [CacheContent]
 //	GET  /admin/truth[/{w}]      the content's digest and counts: a list of [TruthDigest]
 //	                             by worker
-//	POST /admin/truth[/{w}]      {"prompt":[ids] or "text","model":"","salt":""}: what
+//	POST /admin/truth[/{w}]      {"prompt":[ids] or "text","model":"","lora":"","salt":""}: what
 //	                             each rank would not compute again of it, in tokens: a
 //	                             [TruthReuse]
 //	POST /admin/reset[/{w}]      empties caches and, of the whole fleet, the list of

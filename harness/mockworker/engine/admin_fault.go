@@ -6,6 +6,7 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -24,16 +25,33 @@ type settings struct {
 	err   error
 }
 
-// number returns a setting; absent it is otherwise, unless that is below least.
-func (s *settings) number(name string, least, most, otherwise float64) float64 {
+// number returns a setting from 0 on; absent it is otherwise, unless that is below 0.
+func (s *settings) number(name string, most, otherwise float64) float64 {
 	s.known = append(s.known, name)
+	return s.read(name, "number", 0, most, otherwise)
+}
+
+// whole is number of one that must be whole, from least on.
+func (s *settings) whole(name string, least, most, otherwise int) int {
+	s.known = append(s.known, name)
+	return int(s.read(name, wholeNumber, float64(least), float64(most), float64(otherwise)))
+}
+
+const wholeNumber = "whole number"
+
+func (s *settings) read(name, kind string, least, most, otherwise float64) float64 {
 	text := s.query.Get(name)
 	if text == "" && otherwise >= least {
 		return otherwise
 	}
 	n, err := strconv.ParseFloat(text, 64)
-	if s.err == nil && (err != nil || !(n >= least && n <= most)) {
-		s.err = fmt.Errorf("%s: %q: must be a number from %v to %v", name, text, least, most)
+	if s.err == nil && (err != nil || !(n >= least && n <= most) || kind == wholeNumber && n != math.Trunc(n)) {
+		said := strconv.Quote(text)
+		if text == "" {
+			said = "missing"
+		}
+		plain := func(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
+		s.err = fmt.Errorf("%s: %s: must be a %s from %s to %s", name, said, kind, plain(least), plain(most))
 	}
 	return n
 }
@@ -51,11 +69,12 @@ func (s *settings) word(name string, all ...string) string {
 	return text
 }
 
-// rest returns the first fault, a setting that nobody asked for among them.
+// rest returns a setting that nobody asked for, which may be a misspelled one, else the
+// first fault.
 func (s *settings) rest() error {
 	for name := range s.query {
-		if s.err == nil && !slices.Contains(s.known, name) {
-			s.err = fmt.Errorf("%s: no such setting: known are %s", name, strings.Join(s.known, ", "))
+		if !slices.Contains(s.known, name) {
+			return fmt.Errorf("%s: no such setting: known are %s", name, strings.Join(s.known, ", "))
 		}
 	}
 	return s.err
@@ -70,22 +89,22 @@ func (f *faults) set(kind string, query url.Values) (func() error, error) {
 	var try func() error
 	switch kind {
 	case FaultDrop:
-		n, keep, ranks := s.number("batches", 0, maxMany, -1), s.number("keep", 0, 1, 0), f.ranks(s)
-		do = func() { f.publishers(ranks, func(p *Publisher) { p.Drop(int(n), keep == 1) }) }
+		n, keep, ranks := s.whole("batches", 0, maxMany, -1), s.whole("keep", 0, 1, 0), f.ranks(s)
+		do = func() { f.publishers(ranks, func(p *Publisher) { p.Drop(n, keep == 1) }) }
 	case FaultDelay:
-		n, ranks := s.number("ms", 0, maxFault, -1), f.ranks(s)
+		n, ranks := s.number("ms", maxFault, -1), f.ranks(s)
 		do = func() { f.publishers(ranks, func(p *Publisher) { p.Delay(ms(n)) }) }
 	case FaultCorrupt:
-		n, ranks := s.number("frames", 0, maxMany, -1), f.ranks(s)
-		do = func() { f.publishers(ranks, func(p *Publisher) { p.Corrupt(int(n)) }) }
+		n, ranks := s.whole("frames", 0, maxMany, -1), f.ranks(s)
+		do = func() { f.publishers(ranks, func(p *Publisher) { p.Corrupt(n) }) }
 	case FaultRestart:
 		kept := s.word("cache", "kept", "emptied") == "kept"
 		try = func() error { return f.restart(kept) }
 	case FaultAdmitWait:
-		n := s.number("ms", 0, maxFault, -1)
+		n := s.number("ms", maxFault, -1)
 		do = func() { _, apart := f.admission(); f.slowAdmission(ms(n), apart) }
 	case FaultAdmitRate:
-		n := s.number("per_sec", 0, 1e6, -1)
+		n := s.number("per_sec", 1e6, -1)
 		do = func() {
 			delay, _ := f.admission()
 			f.slowAdmission(delay, perSecond(n))
@@ -93,19 +112,19 @@ func (f *faults) set(kind string, query url.Values) (func() error, error) {
 	case FaultPause, "resume":
 		do = func() { f.pause(kind == FaultPause) }
 	case FaultRefuse:
-		on := s.number("on", 0, 1, 1) != 0
+		on := s.whole("on", 0, 1, 1) != 0
 		try = func() error { return f.refuse(on) }
 	case FaultStall:
-		n := s.number("after_tokens", -1, maxContext, -2)
-		do = func() { f.stall(int(n)) }
+		n := s.whole("after_tokens", -1, maxContext, -2)
+		do = func() { f.stall(n) }
 	case FaultFail:
-		status, count, secs := s.number("status", 0, 599, -1), s.number("count", -1, maxMany, -1), s.number("secs", 0, maxFault/1e3, 0)
+		status, count, secs := s.whole("status", 0, 599, -1), s.whole("count", -1, maxMany, -1), s.number("secs", maxFault/1e3, 0)
 		if s.err == nil && status != 0 && status < 400 {
-			s.err = fmt.Errorf("status: %v: must be 400 to 599, or 0 to end it", status)
+			s.err = fmt.Errorf("status: %d: must be 400 to 599, or 0 to end it", status)
 		}
-		do = func() { f.failWith(int(status), int(count), ms(1e3*secs)) }
+		do = func() { f.failWith(status, count, ms(1e3*secs)) }
 	case FaultStarve:
-		share := s.number("share", 0, mostStarved, -1)
+		share := s.number("share", mostStarved, -1)
 		do = func() { f.starve(share) }
 	case "clear":
 		do = f.clear
@@ -128,7 +147,7 @@ func perSecond(n float64) time.Duration {
 
 // ranks returns the rank that a setting names, below 0: all.
 func (f *faults) ranks(s *settings) int {
-	return int(s.number("rank", -1, float64(f.worker.Engine.cfg.Ranks-1), -1))
+	return s.whole("rank", -1, f.worker.Engine.cfg.Ranks-1, -1)
 }
 
 // publishers calls do for the publisher of a rank, below 0 of all.

@@ -186,6 +186,30 @@ func TestFaultBatches(t *testing.T) {
 	expect("delayed a little", n+10, true)
 }
 
+// TestFaultSettings refuses settings by naming the one that is wrong.
+func TestFaultSettings(t *testing.T) {
+	s := start(t, "--engine vllm --block 4 --blocks 100")
+	for what, want := range map[string]string{
+		"drop":                    "batches: missing: must be a whole number from 0 to 1048576",
+		"drop?batchs=1":           "batchs: no such setting: known are batches, keep, rank",
+		"drop?batches=1.5":        `batches: "1.5": must be a whole number`,
+		"drop?batches=NaN":        `batches: "NaN": must be a whole number`,
+		"delay?ms=-1":             `ms: "-1": must be a number from 0 to 3600000`,
+		"starve":                  "share: missing: must be a number from 0 to 0.999",
+		"refuse?on=2":             `on: "2": must be a whole number from 0 to 1`,
+		"stall?after_tokens=":     "after_tokens: missing",
+		"fail?status=503":         "",
+		"fail?status=503&count=x": `count: "x": must be a whole number from -1 to`,
+		"restart-publisher?a=1":   "a: no such setting: known are cache",
+	} {
+		var said struct{ Message string }
+		code := s.post(t, "/admin/fault/w0/"+what, nil, &said)
+		if want == "" && code != http.StatusOK || want != "" && (code != http.StatusBadRequest || !strings.HasPrefix(said.Message, want)) {
+			t.Errorf("%s: %d %q, want %q", what, code, said.Message, want)
+		}
+	}
+}
+
 // TestFaultRestart begins another life of the events, with the cache kept and
 // emptied.
 func TestFaultRestart(t *testing.T) {
