@@ -4,6 +4,7 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -46,6 +47,9 @@ func runSoak(ctx context.Context, c *command, args []string, stdout, stderr io.W
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "harness %s: %v\n", c.name, err)
+		if _, ok := errors.AsType[*drill.FolderError](err); ok {
+			return exitUsage
+		}
 		return exitDiffers
 	}
 	if !s.OK {

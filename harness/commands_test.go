@@ -250,3 +250,20 @@ func TestMeasuringUsage(t *testing.T) {
 		}
 	}
 }
+
+func TestSoakRefuses(t *testing.T) {
+	dir := t.TempDir()
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"soak", "--out", dir, "--resume"}, "--resume: " + dir + ": there is no soak to go on with"},
+		{[]string{"soak", "--out", dir, "--window", "1s"}, "--window 1s: must be"},
+		{[]string{"soak", "more"}, "unexpected argument"},
+	} {
+		out, code := program(t, test.args...)
+		if code != exitUsage || !strings.Contains(out, test.want) || strings.Count(out, "\n") != 1 {
+			t.Errorf("%v: exit %d, want one line with %q:\n%s", test.args, code, test.want, out)
+		}
+	}
+}

@@ -82,6 +82,11 @@ const (
 	summaryFile = "summary.json"
 )
 
+// FolderError says why a soak cannot be kept in its folder: nothing was run.
+type FolderError struct{ error }
+
+func (e *FolderError) Unwrap() error { return e.error }
+
 // openSeries prepares the folder and returns the windows that are there already.
 func (o *SoakOptions) openSeries() ([]Window, error) {
 	path := filepath.Join(o.Out, seriesFile)
@@ -162,14 +167,15 @@ func appendWindow(dir string, w *Window) error {
 // Soak runs, or goes on with, a soak. When ctx ends, the windows so far stay, to be gone
 // on with.
 //
-// Errors: what keeps it from running, ctx's. What it finds wrong is in the summary.
+// Errors: a [FolderError], what keeps it from running, ctx's. What it finds wrong is in
+// the summary.
 func Soak(ctx context.Context, o SoakOptions) (*SoakSummary, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	windows, err := o.openSeries()
 	if err != nil {
-		return nil, err
+		return nil, &FolderError{err}
 	}
 	total := int(o.Duration / o.Window)
 	if len(windows) < total {
