@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"kindex/indexsrv"
+	"kindex/internal/secure/securetest"
 )
 
 // fleet is a host with two engines, whose streams stand at batch 1.
@@ -306,6 +307,33 @@ func TestTokens(t *testing.T) {
 		if r := kindex(t, "", "workers", "--token-file", good, "--host", host); r.code != 2 || !strings.Contains(r.err, "a token is not sent to 192.0.2.1 in the clear") {
 			t.Errorf("in the clear: status %d %q", r.code, r.err)
 		}
+	}
+}
+
+// TestTLS: a host that asks for certificates is asked with them, over gRPC and HTTP.
+func TestTLS(t *testing.T) {
+	a, other := securetest.New(t, "ours"), securetest.New(t, "theirs")
+	dir := t.TempDir()
+	cert, key := a.Pair(dir, "host")
+	ca := securetest.WriteFile(t, filepath.Join(dir, "ca.pem"), a.PEM)
+	otherCA := securetest.WriteFile(t, filepath.Join(dir, "other.pem"), other.PEM)
+	h := startHost(t, func(c *indexsrv.Config) { c.TLSCert, c.TLSKey, c.TLSClientCA = cert, key, ca })
+	https := strings.Replace(h.http, "http:", "https:", 1)
+	for _, host := range []string{h.grpc, https} {
+		for flags, code := range map[string]int{
+			"--tls-ca " + ca + " --tls-cert " + cert + " --tls-key " + key: 0,
+			"--tls-ca " + ca:      3,
+			"--tls-ca " + otherCA: 3,
+			"":                    3,
+		} {
+			r := kindex(t, "", append([]string{"workers", "--json", "--timeout", "2s", "--host", host}, strings.Fields(flags)...)...)
+			if r.code != code || code == 0 && r.out != "[]\n" || code != 0 && strings.Count(r.err, "\n") != 1 {
+				t.Errorf("%s %s: status %d, want %d: %q %q", host, flags, r.code, code, r.out, r.err)
+			}
+		}
+	}
+	if r := kindex(t, "", "workers", "--host", h.http, "--tls-ca", ca); r.code != 2 || !strings.Contains(r.err, "must be https:// where --tls-ca") {
+		t.Errorf("http with an authority: status %d %q", r.code, r.err)
 	}
 }
 

@@ -128,3 +128,32 @@ func TestCoverWaiting(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkCover is one holder's coverage of the longest chain that is explained: how
+// long the shard's turn is taken.
+func BenchmarkCover(b *testing.B) {
+	idx, err := shard.New("chain", shard.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	h, err := idx.AddHolder(7)
+	if err != nil {
+		b.Fatal(err)
+	}
+	ns := kv.ModelKey(7).Namespace(kv.HashSeed)
+	chain := make([]kv.ContentHash, 1<<16)
+	engines := make([]kv.EngineHash, len(chain))
+	for i := range chain {
+		chain[i], engines[i] = kv.ContentHash(i)*0x9e3779b97f4a7c15, kv.EngineHash(i+1)
+	}
+	for tier := range kv.LocalTiers {
+		if err := idx.Store(h, &shard.Store{Tier: kv.Tier(tier), Namespace: ns, Engines: engines, Contents: chain}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		if _, err := shard.Cover(idx, h, ns, chain); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
