@@ -174,7 +174,7 @@ func (c *call) dialOne(flag, name string, conf *tls.Config) (host, error) {
 	if err := c.guard(flag, addr, conf != nil); err != nil {
 		return nil, err
 	}
-	return dialGRPC(name, conf, c.token, c.tokenFile != "")
+	return dialGRPC(name, conf, c.token)
 }
 
 // guard refuses to send a token where others can read it.

@@ -30,7 +30,7 @@ type grpcHost struct {
 }
 
 // dialGRPC returns the host at address.
-func dialGRPC(address string, conf *tls.Config, token func() (string, error), withToken bool) (host, error) {
+func dialGRPC(address string, conf *tls.Config, token func() (string, error)) (host, error) {
 	creds := insecure.NewCredentials()
 	if conf != nil {
 		creds = credentials.NewTLS(conf)
@@ -45,10 +45,8 @@ func dialGRPC(address string, conf *tls.Config, token func() (string, error), wi
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithUserAgent("kindex-cli"),
+		grpc.WithPerRPCCredentials(lookuppb.Bearer(token)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
-	}
-	if withToken {
-		options = append(options, grpc.WithPerRPCCredentials(bearer{token}))
 	}
 	conn, err := grpc.NewClient("passthrough:///"+address, options...)
 	if err != nil {
@@ -56,22 +54,6 @@ func dialGRPC(address string, conf *tls.Config, token func() (string, error), wi
 	}
 	return &grpcHost{address, conn}, nil
 }
-
-// bearer gives each call its token.
-type bearer struct{ token func() (string, error) }
-
-// GetRequestMetadata implements credentials.PerRPCCredentials.
-func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	token, err := b.token()
-	if err != nil {
-		return nil, err
-	}
-	return map[string]string{"authorization": "Bearer " + token}, nil
-}
-
-// RequireTransportSecurity implements credentials.PerRPCCredentials: [call.guard] has
-// seen to it.
-func (bearer) RequireTransportSecurity() bool { return false }
 
 func (h *grpcHost) name() string { return h.address }
 

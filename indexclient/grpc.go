@@ -74,7 +74,7 @@ func dialGRPC(address string, o *Options) (lookup.Index, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.MaxMessage), grpc.ForceCodecV2(lookuppb.NewCodec())),
 	}
 	if o.Token != nil {
-		options = append(options, grpc.WithPerRPCCredentials(bearer{o.Token}))
+		options = append(options, grpc.WithPerRPCCredentials(lookuppb.Bearer(o.Token)))
 	}
 	authority := address
 	if o.TLS != nil && o.TLS.ServerName != "" {
@@ -93,22 +93,6 @@ func dialGRPC(address string, o *Options) (lookup.Index, error) {
 	conn.Connect()
 	return h, nil
 }
-
-// bearer gives each call its token.
-type bearer struct{ token func() (string, error) }
-
-// GetRequestMetadata implements credentials.PerRPCCredentials.
-func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	token, err := b.token()
-	if err != nil {
-		return nil, err
-	}
-	return map[string]string{"authorization": "Bearer " + token}, nil
-}
-
-// RequireTransportSecurity implements credentials.PerRPCCredentials: whether a token
-// may go in the clear, as within one machine, is for the caller to say.
-func (bearer) RequireTransportSecurity() bool { return false }
 
 // Lookup implements [Client].
 func (h *grpcHost) Lookup(ctx context.Context, q *lookup.Query, a *lookup.Answer) error {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Before: replicas.go. After: several hosts at a time.
+
 package indexclient
 
 import (

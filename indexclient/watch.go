@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Before: a caller who wants to know of changes. After: the hosts, one of each part.
+
 package indexclient
 
 import (

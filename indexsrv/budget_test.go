@@ -94,8 +94,7 @@ func TestBudgetHeaviestFirst(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			// Worker 1's two streams have more than worker 2, neither alone has.
 			r := newBudgetRig(t, kind, 8<<20, 1, 1, 2, 3)
-			var first []uint64 // batch in which each stream was refused first
-			first = make([]uint64, len(r.feeds))
+			first := make([]uint64, len(r.feeds)) // batch in which each stream was refused first
 			kept := make([][][]uint64, len(r.feeds))
 			sizes := []int{120, 120, 200, 20}
 			for round := uint64(1); round < 4_000; round++ {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Before: HTTP. After: peers.go, and state.go for whoever copies this host.
+
 package indexsrv
 
 import (

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Before: state.go, with a state or registrations. After: the state directory.
+
 package indexsrv
 
 import (

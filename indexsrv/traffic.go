@@ -74,8 +74,8 @@ func (t *traffic) note(m *model, seed uint64, chain []kv.ContentHash, hits []hit
 	deepest := uint32(0)
 	for _, h := range hits {
 		deepest = max(deepest, h.any)
-		h.rank.traffic.lookups++
-		h.rank.traffic.blocks += uint64(h.any)
+		h.traffic.lookups++
+		h.traffic.blocks += uint64(h.any)
 	}
 	t.deepest += uint64(deepest)
 	if !whole {

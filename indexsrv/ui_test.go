@@ -16,9 +16,9 @@ import (
 // uiNow returns what the page would show now.
 func (h *testHost) uiNow() uiData {
 	h.t.Helper()
-	h.Host.ui.mu.Lock()
-	h.Host.ui.made = time.Time{}
-	h.Host.ui.mu.Unlock()
+	h.ui.mu.Lock()
+	h.ui.made = time.Time{}
+	h.ui.mu.Unlock()
 	var d uiData
 	if err := json.Unmarshal([]byte(h.must(200, "GET", "/ui/data", "")), &d); err != nil {
 		h.t.Fatal(err)
@@ -142,7 +142,7 @@ func TestUIDataShared(t *testing.T) {
 	h := startTestHost(t, nil)
 	first := h.must(200, "GET", "/ui/data", "")
 	for i := range 5 {
-		if again := h.must(200, "GET", "/ui/data", ""); again != first && time.Since(h.Host.ui.made) < uiPeriod {
+		if again := h.must(200, "GET", "/ui/data", ""); again != first && time.Since(h.ui.made) < uiPeriod {
 			t.Errorf("answer %d differs: %s", i, fmt.Sprint(again))
 		}
 	}

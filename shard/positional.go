@@ -100,7 +100,7 @@ func (c *positionalCore) tighten(on bool) { c.tight = on }
 // taken is reckoned from counts alone: entries, edges, and what the slots that
 // hold them keep, as of a fleet whose holders share little.
 func (c *positionalCore) taken() (used, bound uint64) {
-	perEntry := uint64(entryBytes + mapBytes(1024, edgeBytes+4)/1024 + mapBytes(1024, 12)/1024)
+	perEntry := entryBytes + mapBytes(1024, edgeBytes+4)/1024 + mapBytes(1024, 12)/1024
 	return uint64(len(c.entries)-len(c.free)) * perEntry, c.bound
 }
 

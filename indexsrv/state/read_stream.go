@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Before: read.go, with a section's payload. After: the stream that it is a part of.
+
 package state
 
 import (

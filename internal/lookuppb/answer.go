@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Before: a reply as gRPC received it. After: the caller's answer.
+
 package lookuppb
 
 import (

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Before: a message as gRPC received it. After: the host's lookup.
+
 package lookuppb
 
 import (

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Before: a client's query, a host's answer. After: codec.go, as bytes.
+
 package lookuppb
 
 import (

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Before: whoever asks about workers. After: the socket, to the server's Asker; then back,
+// part by part.
+
 package shm
 
 import (
@@ -36,7 +39,7 @@ type ask struct {
 	some  chan struct{}
 }
 
-// ErrBehind: a caller of [Client.Ask] took nothing while [maxBehind] came.
+// ErrBehind is the end of an answer whose caller took nothing while [maxBehind] came.
 var ErrBehind = errors.New("the answer was not taken as it came: more waited than is kept")
 
 // maxBehind bounds, in bytes, the parts that wait for one caller, but for a single

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Before: one side, with a record. After: the other, which finds it in the same memory.
+
 package shm
 
 import (

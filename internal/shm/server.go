@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Before: connections to the socket. After: server_peer.go, one client each.
+
 package shm
 
 import (

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Before: a client's connection. After: the shards' threads, with its rings; the Asker,
+// with what it asks through the socket.
+
 package shm
 
 import (
