@@ -266,7 +266,7 @@ func (r *replay) watch(ctx context.Context) {
 		if n%2 == 0 {
 			r.inFlightSamples = append(r.inFlightSamples, Sample{c.since(), Worker{Name: clientName, Requests: done + flying, Running: flying - waiting, Waiting: waiting}})
 		}
-		r.progress.sayf("%s of %s: %d of %d requests done, %d in flight, %d errors, ITL p50 %.1f ms, %.0f prompt tokens/s",
+		r.progress.sayf("%s, %s: %d of %d requests done, %d in flight, %d errors, ITL p50 %.1f ms, %.0f prompt tokens/s",
 			c.since().Round(time.Second), r.last(), done, len(r.due), flying, c.failed.Load(), ms(c.gaps.quantile(0.5)), float64(c.tokens.Load())/max(c.since().Seconds(), 0.001))
 		select {
 		case <-tick.C:
@@ -277,16 +277,16 @@ func (r *replay) watch(ctx context.Context) {
 	}
 }
 
-// last is when the last request is due, for people.
+// last says when the last request is due.
 func (r *replay) last() string {
-	if len(r.due) == 0 {
-		return "0s"
+	at := time.Duration(0)
+	if n := len(r.due); n > 0 {
+		at = r.due[n-1]
 	}
-	at := r.due[len(r.due)-1]
 	if at == math.MaxInt64 {
-		return "never"
+		return "the last is never due"
 	}
-	return at.Round(time.Second).String()
+	return "the last is due at " + at.Round(time.Second).String()
 }
 
 // result joins and sums up. Joining may go on for a moment after ctx ended.

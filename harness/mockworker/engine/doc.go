@@ -61,7 +61,9 @@
 //
 // Each is held against recordings of the engines (TestRecordedEngine), against a
 // reference (TestSchedulerAgainstReference), or by our index's being equal to the
-// truth (TestIndexIsTruth).
+// truth (TestIndexIsTruth). Two things a release may not tell, so that no index can
+// know: vLLM 0.20 and 0.21 number window groups and do not say which is the main one;
+// vLLM 0.17 to 0.19 tell an item that lies in a prompt's first block alone as a salt.
 //
 //	layouts of vLLM 0.9 to 0.33, SGLang 0.4.8 to 0.5.22, TokenSpeed   --engine, --version
 //	hashes signed, unsigned, whole digests; four algorithms, seeds     --hash, --hash-seed, --digests
