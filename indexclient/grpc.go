@@ -97,6 +97,9 @@ func dialGRPC(address string, o *Options) (lookup.Index, error) {
 // Lookup implements [Client].
 func (h *grpcHost) Lookup(ctx context.Context, q *lookup.Query, a *lookup.Answer) error {
 	a.Reset()
+	if err := q.Check(); err != nil { // what the wire cannot carry would come as something else
+		return err
+	}
 	ctx, cancel := h.o.bounded(ctx)
 	defer cancel()
 	for tries := 0; ; tries++ {
@@ -153,6 +156,9 @@ func (h *grpcHost) fault(ctx context.Context, err error) error {
 
 // Workers implements [Client].
 func (h *grpcHost) Workers(ctx context.Context, f lookup.Filter) ([]lookup.Worker, error) {
+	if err := f.Check(); err != nil {
+		return nil, err
+	}
 	ctx, cancel := h.o.bounded(ctx)
 	defer cancel()
 	m, err := h.workers.ListWorkers(ctx, &kindexv1.ListWorkersRequest{ModelName: f.Model, RoutingGroup: f.Group, TenantId: f.Tenant})
@@ -164,6 +170,9 @@ func (h *grpcHost) Workers(ctx context.Context, f lookup.Filter) ([]lookup.Worke
 
 // Watch implements [Client], until the connection breaks.
 func (h *grpcHost) Watch(ctx context.Context, f lookup.Filter, fn func(*lookup.Update) error) error {
+	if err := f.Check(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx) // ends the call where fn does
 	defer cancel()
 	stream, err := h.workers.WatchWorkers(ctx, &kindexv1.WatchWorkersRequest{ModelName: f.Model, RoutingGroup: f.Group, TenantId: f.Tenant})

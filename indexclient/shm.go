@@ -194,6 +194,9 @@ func (s *shared) deadline(ctx context.Context) uint64 {
 
 // Workers implements [lookup.Index].
 func (s *shared) Workers(ctx context.Context, f lookup.Filter) ([]lookup.Worker, error) {
+	if err := f.Check(); err != nil { // JSON would make something else of it
+		return nil, err
+	}
 	ctx, cancel := s.o.bounded(ctx)
 	defer cancel()
 	deadline := s.deadline(ctx)
@@ -221,6 +224,9 @@ func (s *shared) Workers(ctx context.Context, f lookup.Filter) ([]lookup.Worker,
 
 // Watch implements [lookup.Index], but that it ends with the connection.
 func (s *shared) Watch(ctx context.Context, f lookup.Filter, fn func(*lookup.Update) error) error {
+	if err := f.Check(); err != nil {
+		return err
+	}
 	c, err := s.connected(ctx, s.deadline(ctx), nil, s.o.Wait)
 	if err != nil {
 		return err

@@ -210,7 +210,7 @@ func (sc *sharedCall) fill(q *lookup.Query, t *sharedTable, m *sharedModel) (err
 		return nil
 	}
 	call.Model, call.Seed = m.number, kv.ContentSeed(q.LoRA, q.Salt)
-	if q.Tokens == nil && len(q.Extra) == 0 {
+	if len(q.Tokens) == 0 && len(q.Extra) == 0 {
 		call.Hashes = q.Hashes
 	} else {
 		if sc.hashes, err = q.AppendHashes(sc.hashes[:0], m.blockSize); err != nil {
@@ -220,7 +220,7 @@ func (sc *sharedCall) fill(q *lookup.Query, t *sharedTable, m *sharedModel) (err
 	}
 	if n := len(call.Hashes); n > shm.MaxBlocks {
 		field := "token_ids"
-		if q.Tokens == nil {
+		if len(q.Tokens) == 0 {
 			field = "block_hashes"
 		}
 		return lookup.Refuse(ErrInvalid, "%s: must be at most %d blocks over shared memory, and is %d", field, shm.MaxBlocks, n)

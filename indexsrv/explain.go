@@ -46,7 +46,7 @@ func (h *Host) Explain(ctx context.Context, q *lookup.Query) (*lookup.Explanatio
 		return nil, lookup.NoModel(name.tenant, name.model, name.group)
 	}
 	blocks := len(q.Hashes)
-	if q.Tokens != nil {
+	if len(q.Tokens) > 0 {
 		blocks = len(q.Tokens) / m.blockSize
 	}
 	if blocks > lookup.MaxExplainBlocks {
@@ -174,9 +174,6 @@ func (h *Host) serveExplain(ctx *fasthttp.RequestCtx, q *queryScratch) {
 	}
 	if byToken {
 		ask.Tokens = q.tokens
-		if ask.Tokens == nil {
-			ask.Tokens = []uint32{}
-		}
 	} else {
 		ask.Hashes = q.hashes
 	}

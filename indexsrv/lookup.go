@@ -59,7 +59,7 @@ func (q *queryScratch) load(from *lookup.Query) (byHash bool) {
 	}
 	q.maxResults = from.Limit
 	q.extra.given = from.Extra
-	if from.Tokens != nil {
+	if len(from.Tokens) > 0 {
 		q.tokens = from.Tokens
 		return false
 	}

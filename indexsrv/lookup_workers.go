@@ -29,6 +29,9 @@ func (h *Host) Workers(ctx context.Context, f lookup.Filter) ([]lookup.Worker, e
 	if err := lookup.OfContext(ctx); err != nil {
 		return nil, err
 	}
+	if err := f.Check(); err != nil {
+		return nil, err
+	}
 	ws := h.reg.workers(chosen(f))
 	out := make([]lookup.Worker, 0, len(ws))
 	for _, w := range ws {
@@ -111,6 +114,9 @@ func (c *tableChanges) next() (uint64, <-chan struct{}) {
 
 // Watch implements [lookup.Index]. It ends with ErrUnavailable when the host stops.
 func (h *Host) Watch(ctx context.Context, f lookup.Filter, fn func(*lookup.Update) error) error {
+	if err := f.Check(); err != nil {
+		return err
+	}
 	t := tableWatch{want: chosen(f), seen: map[lookup.WorkerName]seenWorker{}}
 	for whole := true; ; whole = false {
 		version, changed := h.reg.changes.next()

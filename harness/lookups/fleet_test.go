@@ -246,10 +246,11 @@ func (f *fleet) end() {
 }
 
 // startHost runs a host with gRPC in this process.
-func startHost(t *testing.T) *indexsrv.Host {
+func startHost(t *testing.T, change func(*indexsrv.Config)) *indexsrv.Host {
 	t.Helper()
 	cfg := indexsrv.DefaultConfig()
 	cfg.Listen, cfg.GRPCListen = "127.0.0.1:0", "127.0.0.1:0"
+	change(&cfg)
 	h, err := indexsrv.New(cfg, quiet)
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -73,6 +74,9 @@ func randomQuestion(rng *rand.Rand) question {
 		path = "/query_by_hash"
 		b := kv.Blocks{Tokens: tokens[:len(p)*blockSize], BlockSize: blockSize}
 		q.Hashes = b.AppendHashes(nil, kv.ContentSeed(s.lora, s.salt))
+		if rng.IntN(8) == 0 {
+			q.Tokens = []uint32{} // no tokens, as nil
+		}
 		body["block_hashes"] = q.Hashes
 	} else {
 		q.Tokens, body["token_ids"] = tokens, tokens
@@ -149,19 +153,25 @@ func asReply(a *indexclient.Answer, limit int) reply {
 
 // ways are the ways into one host.
 type ways struct {
-	h                          *indexsrv.Host
-	inProcess, unary, streamed indexclient.Client
-	url                        string
+	h                                  *indexsrv.Host
+	inProcess, unary, streamed, shared indexclient.Client
+	url                                string
 }
 
-func openWays(t *testing.T, h *indexsrv.Host) *ways {
+// remote are those of w that leave the process.
+func (w *ways) remote() map[string]indexclient.Client {
+	return map[string]indexclient.Client{"unary": w.unary, "streamed": w.streamed, "shared memory": w.shared}
+}
+
+func openWays(t *testing.T, h *indexsrv.Host, socket string) *ways {
 	t.Helper()
 	w := &ways{h: h, inProcess: indexclient.InProcess(h), url: "http://" + h.Addr().String()}
 	for _, way := range []struct {
-		to    *indexclient.Client
-		unary bool
-	}{{&w.unary, true}, {&w.streamed, false}} {
-		c, err := indexclient.Dial(t.Context(), h.GRPCAddr().String(), indexclient.Options{Unary: way.unary, Timeout: patience, Wait: true})
+		to     *indexclient.Client
+		target string
+		unary  bool
+	}{{&w.unary, h.GRPCAddr().String(), true}, {&w.streamed, h.GRPCAddr().String(), false}, {&w.shared, "unix:" + socket, false}} {
+		c, err := indexclient.Dial(t.Context(), way.target, indexclient.Options{Unary: way.unary, Timeout: patience, Wait: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -220,7 +230,7 @@ func (w *ways) bracket(t *testing.T, q *question) (why string, held bool) {
 	all := q.query
 	all.Limit = 0
 	before, whole := ask(t, w.inProcess, &q.query), ask(t, w.inProcess, &all)
-	unary, streamed := ask(t, w.unary, &q.query), ask(t, w.streamed, &q.query)
+	unary, streamed, shared := ask(t, w.unary, &q.query), ask(t, w.streamed, &q.query), ask(t, w.shared, &q.query)
 	status, body := post(t, w.url+q.path, q.body)
 	after := ask(t, w.inProcess, &q.query)
 	wholeAfter := ask(t, w.inProcess, &all)
@@ -232,13 +242,16 @@ func (w *ways) bracket(t *testing.T, q *question) (why string, held bool) {
 		return fmt.Sprintf("unary: %+v\nin process: %+v", unary, before), true
 	case !before.same(&streamed):
 		return fmt.Sprintf("streamed: %+v\nin process: %+v", streamed, before), true
+	case !before.same(&shared):
+		return fmt.Sprintf("shared memory: %+v\nin process: %+v", shared, before), true
 	case before.err != nil:
 		if want := indexsrv.RefusalStatus(before.err); status != want {
 			return fmt.Sprintf("HTTP: %d %s\nin process: %v", status, body, before.err), true
 		}
 		var e struct{ Error string }
-		if json.Unmarshal([]byte(body), &e) != nil || e.Error != before.err.Error() || unwrapped(unary.err) != e.Error || unwrapped(streamed.err) != e.Error {
-			return fmt.Sprintf("HTTP: %s\nin process: %v\nunary: %v\nstreamed: %v", body, before.err, unary.err, streamed.err), true
+		if json.Unmarshal([]byte(body), &e) != nil || e.Error != before.err.Error() || unwrapped(unary.err) != e.Error ||
+			unwrapped(streamed.err) != e.Error || unwrapped(shared.err) != e.Error {
+			return fmt.Sprintf("HTTP: %s\nin process: %v\nunary: %v\nstreamed: %v\nshared memory: %v", body, before.err, unary.err, streamed.err, shared.err), true
 		}
 		return "", true
 	}
@@ -263,9 +276,10 @@ func unwrapped(err error) string {
 // TestIdentity: 10,000 random questions get one answer, whatever the way, while
 // eight streams write; and all of them again when these are quiet.
 func TestIdentity(t *testing.T) {
-	h := startHost(t)
+	socket := filepath.Join(t.TempDir(), "s")
+	h := startHost(t, func(c *indexsrv.Config) { c.Shm.Listen, c.ShardsPerNode = socket, 3 })
 	f := startFleet(t, h)
-	w := openWays(t, h)
+	w := openWays(t, h, socket)
 	until(t, "some content", func() string {
 		if f.sent.Load() < 400 {
 			return fmt.Sprint(f.sent.Load(), " batches")
@@ -331,5 +345,56 @@ func TestIdentity(t *testing.T) {
 		compared, written, moved, matched, refused)
 	if compared != identityQueries || matched < identityQueries/2 || refused == 0 || written < 100 || len(cursors) != 8 {
 		t.Errorf("compared %d, matched %d, refused %d, %d batches meanwhile: the check was none", compared, matched, refused, written)
+	}
+}
+
+// TestRefusals: what no way can carry, or no host can answer, is refused alike by all
+// of them, in the same words.
+func TestRefusals(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	h := startHost(t, func(c *indexsrv.Config) { c.Shm.Listen = socket })
+	if err := h.Register(t.Context(), indexsrv.Registration{Instance: indexsrv.NumberID(1), Model: "m", BlockSize: blockSize, Endpoint: "tcp://127.0.0.1:9"}); err != nil {
+		t.Fatal(err)
+	}
+	w := openWays(t, h, socket)
+	const bad = "a\xff"
+	for _, c := range []struct {
+		q    indexclient.Query
+		want string
+	}{
+		{indexclient.Query{}, "model_name: must not be empty"},
+		{indexclient.Query{Model: bad}, "model_name: must be valid UTF-8"},
+		{indexclient.Query{Model: "m", Group: bad}, "routing_group: must be valid UTF-8"},
+		{indexclient.Query{Model: "m", Tenant: bad}, "tenant_id: must be valid UTF-8"},
+		{indexclient.Query{Model: "m", LoRA: bad}, "lora_name: must be valid UTF-8"},
+		{indexclient.Query{Model: "m", Salt: bad}, "cache_salt: must be valid UTF-8"},
+		{indexclient.Query{Model: "m", Only: []string{"1", bad}}, "instances: each must be valid UTF-8"},
+		{indexclient.Query{Model: "m", Only: make([]string, lookup.MaxInstances+1)}, "instances: must have at most 65536 ids"},
+		{indexclient.Query{Model: "m", Limit: -1}, "limit: must be an integer from 1 to 2147483647, or 0 for all"},
+		{indexclient.Query{Model: "m", Limit: 1<<32 + 1}, "limit: must be an integer from 1 to 2147483647, or 0 for all"},
+		{indexclient.Query{Model: "m", LoRA: strings.Repeat("x", lookup.MaxName+1)}, "lora_name: must be at most 512 bytes"},
+		{indexclient.Query{Model: "m", Tokens: []uint32{1}, Hashes: []kv.ContentHash{1}}, "block_hashes: must be left out where token_ids is given"},
+		{indexclient.Query{Model: "m", Tokens: []uint32{}, Hashes: []kv.ContentHash{1}, Extra: [][]byte{nil, nil}}, "extra_keys: must have one entry per block, 1, and has 2"},
+		{indexclient.Query{Model: "m", Hashes: []kv.ContentHash{1}, Extra: [][]byte{{9}}}, "extra_keys[0]: must be extra keys in their encoding, or empty"},
+	} {
+		want := ask(t, w.inProcess, &c.q)
+		if lookup.KindOf(want.err) != lookup.ErrInvalid || want.err.Error() != c.want {
+			t.Errorf("in process: %v, want %q", want.err, c.want)
+		}
+		for name, client := range w.remote() {
+			if got := ask(t, client, &c.q); !got.same(&want) || unwrapped(got.err) != c.want {
+				t.Errorf("%s: %+v, want %q", name, got, c.want)
+			}
+		}
+	}
+	for _, f := range []indexclient.Filter{{Model: bad}, {Group: bad}, {Tenant: bad}} {
+		_, want := w.inProcess.Workers(t.Context(), f)
+		for name, client := range w.remote() {
+			_, err := client.Workers(t.Context(), f)
+			watched := client.Watch(t.Context(), f, func(*indexclient.Update) error { return nil })
+			if lookup.KindOf(want) != lookup.ErrInvalid || unwrapped(err) != want.Error() || unwrapped(watched) != want.Error() {
+				t.Errorf("%s, workers of %+v: %v, a watch %v, want %v", name, f, err, watched, want)
+			}
+		}
 	}
 }

@@ -2,7 +2,11 @@
 
 package lookup
 
-import "kindex/internal/kv"
+import (
+	"unicode/utf8"
+
+	"kindex/internal/kv"
+)
 
 // MaxName bounds a name and an instance id, in bytes.
 const MaxName = 512
@@ -21,18 +25,35 @@ func (q *Query) Check() error {
 		return Refuse(ErrInvalid, "instances: must have at most %d ids", MaxInstances)
 	}
 	for i, s := range [...]string{q.Model, q.Group, q.Tenant, q.LoRA, q.Salt} {
-		if len(s) > MaxName {
+		switch {
+		case len(s) > MaxName:
 			return Refuse(ErrInvalid, "%s: must be at most %d bytes", nameFields[i], MaxName)
+		case !utf8.ValidString(s):
+			return Refuse(ErrInvalid, "%s: must be valid UTF-8", nameFields[i])
 		}
 	}
 	for _, id := range q.Only {
-		if len(id) > MaxName {
+		switch {
+		case len(id) > MaxName:
 			return Refuse(ErrInvalid, "instances: each must be at most %d bytes", MaxName)
+		case !utf8.ValidString(id):
+			return Refuse(ErrInvalid, "instances: each must be valid UTF-8")
 		}
 	}
 	for i, e := range q.Extra {
 		if !kv.ValidExtraKeys(e) {
 			return Refuse(ErrInvalid, "extra_keys[%d]: must be extra keys in their encoding, or empty", i)
+		}
+	}
+	return nil
+}
+
+// Check returns what is wrong with f: ErrInvalid, with the name that the contracts
+// have for the field.
+func (f Filter) Check() error {
+	for i, s := range [...]string{f.Model, f.Group, f.Tenant} {
+		if !utf8.ValidString(s) {
+			return Refuse(ErrInvalid, "%s: must be valid UTF-8", nameFields[i])
 		}
 	}
 	return nil

@@ -16,7 +16,7 @@ func (q *Query) AppendHashes(dst []kv.ContentHash, blockSize int) ([]kv.ContentH
 // AppendHashes is [Query.AppendHashes] of a query's parts, under the seed of its names.
 // dst may be hashes, emptied.
 func AppendHashes(dst []kv.ContentHash, seed uint64, blockSize int, tokens []uint32, hashes []kv.ContentHash, extra [][]byte) ([]kv.ContentHash, error) {
-	if tokens == nil {
+	if len(tokens) == 0 {
 		if n := len(extra); n != 0 && n != len(hashes) {
 			return dst, extraCount(len(hashes), n)
 		}

@@ -17,11 +17,12 @@ const MaxResults = 1<<31 - 1
 // Query asks who holds how much of one prompt. Nobody keeps it, or what it points
 // to, after the call that it is given to; a caller may use it again.
 type Query struct {
+	// Texts, and the ids of Only, are UTF-8.
 	Model, Group, Tenant string // the latter two "": default
 	LoRA, Salt           string
 
-	// Tokens is the prompt; a tail that fills no block is left out. Or, where
-	// Tokens is nil, Hashes are content hashes of its blocks, made of tokens alone
+	// Tokens is the prompt; a tail that fills no block is left out. Or, where there
+	// are no Tokens, Hashes are content hashes of its blocks, made of tokens alone
 	// under the seed of LoRA and Salt.
 	Tokens []uint32
 	Hashes []kv.ContentHash

@@ -2,7 +2,7 @@
 
 package lookup
 
-// Filter chooses workers. An empty name chooses all.
+// Filter chooses workers. An empty name chooses all; all are UTF-8.
 type Filter struct {
 	Model, Group, Tenant string
 }

@@ -34,9 +34,6 @@ func DecodeQuery(m *kindexv1.Query) *lookup.Query {
 	for _, h := range m.GetBlockHashes() {
 		q.Hashes = append(q.Hashes, kv.ContentHash(h))
 	}
-	if q.Hashes == nil && q.Tokens == nil {
-		q.Tokens = []uint32{}
-	}
 	if m.GetInstances() != nil {
 		q.Only = append([]string{}, m.GetInstances().GetIds()...)
 	}
