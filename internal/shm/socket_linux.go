@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -35,6 +36,7 @@ func listen(path string) (*net.UnixListener, error) {
 	if err := CheckPath(path); err != nil {
 		return nil, err
 	}
+	defer lockFolder(filepath.Dir(path))()
 	addr := &net.UnixAddr{Name: path, Net: "unix"}
 	ln, err := net.ListenUnix("unix", addr)
 	if errors.Is(err, unix.EADDRINUSE) {
@@ -50,6 +52,29 @@ func listen(path string) (*net.UnixListener, error) {
 		return nil, errors.Join(err, ln.Close())
 	}
 	return ln, nil
+}
+
+// lockPatience is how long a server waits for others that take a socket in the same
+// folder. Chosen, not measured.
+const lockPatience = time.Second
+
+// lockFolder keeps other servers from taking a socket in dir until what it returns is
+// called: one that finds a dead one's socket must not remove what another has put in
+// its place, nor what is bound and not listened on yet. Whoever can read dir can hold
+// that lock, so it is not waited for without end, and done without where there is none.
+func lockFolder(dir string) (unlock func()) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return func() {}
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(lockPatience); time.Now().Before(end); <-tick.C {
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	return func() { _ = f.Close() } // the lock goes with it
 }
 
 // clearStale removes a socket that nobody listens on.

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shm
+
+import (
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// TestStaleSocket: of several servers that find a dead one's socket, one takes it, and
+// it stays that one's.
+func TestStaleSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	for round := range 100 {
+		dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dead.SetUnlinkOnClose(false)
+		_ = dead.Close()
+		var mu sync.Mutex
+		var took []net.Listener
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				if ln, err := listen(path); err == nil {
+					mu.Lock()
+					defer mu.Unlock()
+					took = append(took, ln)
+				}
+			})
+		}
+		all.Wait()
+		if len(took) != 1 {
+			t.Fatalf("round %d: %d servers have the socket", round, len(took))
+		}
+		if err := took[0].Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
