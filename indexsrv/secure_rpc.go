@@ -8,6 +8,8 @@ import (
 	"context"
 	"net"
 	"strings"
+	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -15,6 +17,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"kindex/internal/lookuppb"
 	"kindex/internal/secure"
 	kindexv1 "kindex/proto/kindex/v1"
 )
@@ -65,7 +68,11 @@ func (g *gate) rpcOptions(p *port) []grpc.ServerOption {
 			if err != nil {
 				return err
 			}
-			return next(srv, &actedStream{stream, ctx})
+			again := func() error {
+				_, err := g.admitRPC(stream.Context(), p, info.FullMethod)
+				return err
+			}
+			return next(srv, &actedStream{ServerStream: stream, ctx: ctx, last: time.Now(), again: again})
 		}),
 	}
 	if g.rpc != nil {
@@ -74,10 +81,53 @@ func (g *gate) rpcOptions(p *port) []grpc.ServerOption {
 	return options
 }
 
-// actedStream is a stream whose context has its actor.
+// admitEvery is how long a stream may go on before it is asked anew who it is.
+const admitEvery = time.Second
+
+// errRPCNoLonger ends a stream that was let in and would not be now. It is to be asked
+// again, with what the caller has to show then.
+var errRPCNoLonger = lookuppb.Status(refuse(ErrUnavailable, "the token of this stream is not one of this host's any more, or may less: call again"))
+
+// actedStream is a stream whose context has its actor, and which lasts no longer than
+// the right to it.
 type actedStream struct {
 	grpc.ServerStream
-	ctx context.Context
+	ctx   context.Context
+	again func() error // whether it would still be let in
+
+	mu   sync.Mutex
+	last time.Time // when it was let in
+}
+
+// admitted returns why the stream must end; nil: it goes on.
+func (s *actedStream) admitted() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if now.Sub(s.last) < admitEvery {
+		return nil
+	}
+	s.last = now
+	if s.again() != nil {
+		return errRPCNoLonger
+	}
+	return nil
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (s *actedStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	return s.admitted()
+}
+
+// SendMsg implements grpc.ServerStream.
+func (s *actedStream) SendMsg(m any) error {
+	if err := s.admitted(); err != nil {
+		return err
+	}
+	return s.ServerStream.SendMsg(m)
 }
 
 // Context implements grpc.ServerStream.

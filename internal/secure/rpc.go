@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"net"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -36,7 +37,8 @@ func (t *Tokens) CheckRPC(ctx context.Context) (Caller, error) { return t.Check(
 // Unauthenticated is a refusal of Check as a status.
 func Unauthenticated(err error) error { return status.Error(codes.Unauthenticated, err.Error()) }
 
-// Credentials are c for a gRPC server. failed is told of each handshake that does
+// Credentials are c for a gRPC server. A connection ends with its client's certificate.
+// failed is told of each handshake that does
 // not end well, with the address it came from, on the connection's goroutine.
 func Credentials(c *tls.Config, failed func(remote net.Addr, err error)) credentials.TransportCredentials {
 	return watchedTLS{credentials.NewTLS(c), failed}
@@ -52,8 +54,26 @@ func (c watchedTLS) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
 		c.failed(raw.RemoteAddr(), err)
+		return conn, info, err
 	}
-	return conn, info, err
+	if t, ok := info.(credentials.TLSInfo); ok && len(t.State.PeerCertificates) > 0 {
+		e := &endingConn{Conn: conn}
+		e.end = time.AfterFunc(time.Until(t.State.PeerCertificates[0].NotAfter), func() { _ = conn.Close() }) // whoever uses it sees that
+		conn = e
+	}
+	return conn, info, nil
+}
+
+// endingConn is closed when its time is over.
+type endingConn struct {
+	net.Conn
+	end *time.Timer
+}
+
+// Close implements net.Conn.
+func (c *endingConn) Close() error {
+	c.end.Stop()
+	return c.Conn.Close()
 }
 
 // Clone implements credentials.TransportCredentials.
