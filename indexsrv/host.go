@@ -26,7 +26,7 @@ import (
 // Host is one index host: registry, index, and the HTTP server before them.
 //
 // Users: New, then Serve until its context ends. A program that embeds a host
-// without HTTP calls New and, at the end, Close.
+// without HTTP calls New and, at the end, Close; no state is kept then.
 //
 // Concurrency: any goroutine.
 type Host struct {

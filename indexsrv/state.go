@@ -38,7 +38,7 @@ type keeper struct {
 	stats *stateStats
 
 	// begun: there is something that may be written. Each loop has its end.
-	begun               bool
+	begun               atomic.Bool
 	stopState, stopRegs context.CancelFunc
 	stateLoop, regsLoop sync.WaitGroup
 	writing             sync.Mutex // one state file at a time
@@ -96,7 +96,7 @@ func (k *keeper) begin() {
 	var states, regs context.Context
 	states, k.stopState = context.WithCancel(context.Background())
 	regs, k.stopRegs = context.WithCancel(context.Background())
-	k.begun = true
+	k.begun.Store(true)
 	k.regsLoop.Go(func() { k.keepRegistrations(regs) })
 	if k.h.cfg.StateInterval > 0 {
 		k.stateLoop.Go(func() { k.keepState(states) })
@@ -107,7 +107,7 @@ func (k *keeper) begin() {
 // end writes a last state, no longer than ctx. Registrations are kept on until close.
 // Where nothing was begun, what is there stays.
 func (k *keeper) end(ctx context.Context) {
-	if !k.begun {
+	if !k.begun.Load() {
 		return
 	}
 	k.stopState()
@@ -119,12 +119,11 @@ func (k *keeper) end(ctx context.Context) {
 
 // close ends all writing and gives the directory back.
 func (k *keeper) close() {
-	if k.begun {
+	if k.begun.Swap(false) {
 		k.stopState()
 		k.stopRegs()
 		k.stateLoop.Wait()
 		k.regsLoop.Wait()
-		k.begun = false
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -171,8 +170,11 @@ func (k *keeper) note() {
 }
 
 // wait waits until all changes noted so far are in a file, or could not be written,
-// or ctx ends.
+// or ctx ends. Where nothing is written, by a host that does not serve, it returns.
 func (k *keeper) wait(ctx context.Context) {
+	if !k.begun.Load() {
+		return
+	}
 	k.mu.Lock()
 	until := k.wanted
 	for k.saved < until {

@@ -548,3 +548,21 @@ func TestFrozenAlone(t *testing.T) {
 	})
 	waitFor(t, "what waited", func() bool { return h.listener("1").Memberships == 1 })
 }
+
+// A host that does not serve writes no state, and nobody waits for one.
+func TestStateNotServed(t *testing.T) {
+	c := DefaultConfig()
+	c.StateDir = t.TempDir()
+	h, err := New(c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.keeper.note()
+	h.keeper.wait(t.Context()) // hangs if it waits
+	if err := h.Close(); err != nil {
+		t.Error(err)
+	}
+	if entries, err := os.ReadDir(c.StateDir); err != nil || len(entries) > 0 {
+		t.Errorf("got %v (%v), want an empty directory", entries, err)
+	}
+}

@@ -328,8 +328,8 @@ func (a *arena) discard(class int, id uint32) {
 }
 
 // reclaim gives idle pages back at once, of any class but two whose free pieces are
-// about to be used, until there is room for so many lines. It is for an arena at its bound: else trim waits to see whether they
-// are wanted again.
+// about to be used, until there is room for so many lines. It is for an arena at its
+// bound: else trim waits to see whether they are wanted again.
 func (a *arena) reclaim(lines uint64, but, and int) {
 	for class := 0; class < numPieces && !a.tight && !a.locked; {
 		if a.room() >= lines {
