@@ -104,7 +104,7 @@ func TestBadDumps(t *testing.T) {
 		}
 	}
 	for _, label := range [][3]string{{"default", "m", "default"}, {"t:@%", "a/b:c@d", "g:@%"}} {
-		tenant, model, group, err := parseLabel(modelLabel(label[0], label[1], label[2]))
+		tenant, model, group, err := lookup.ParseModelLabel(lookup.ModelLabel(label[0], label[1], label[2]))
 		if got := [3]string{tenant, model, group}; err != nil || got != label {
 			t.Errorf("%q: %q, %v", label, got, err)
 		}

@@ -232,7 +232,7 @@ func (c *call) oneStream(ctx context.Context, all []host) (host, *lookup.Worker,
 		for _, w := range ws {
 			if slices.ContainsFunc(w.Ranks, func(r lookup.Rank) bool { return r.Rank == c.rank }) {
 				fs = append(fs, found{h, w})
-				names = append(names, w.Instance+" of "+modelLabel(w.Tenant, w.Model, w.Group))
+				names = append(names, w.Instance+" of "+lookup.ModelLabel(w.Tenant, w.Model, w.Group))
 			}
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"strconv"
 	"strings"
 
@@ -92,36 +91,6 @@ func tierOf(name string) (kv.Tier, bool) {
 		}
 	}
 	return 0, false
-}
-
-// modelLabel is a model as dumps and digests call it.
-func modelLabel(tenant, model, group string) string {
-	label := model + ":" + escape(group)
-	if tenant != lookup.DefaultName {
-		label += "@" + escape(tenant)
-	}
-	return label
-}
-
-var escaper = strings.NewReplacer("%", "%25", ":", "%3A", "@", "%40")
-
-func escape(s string) string { return escaper.Replace(s) }
-
-// parseLabel is modelLabel's inverse.
-func parseLabel(label string) (tenant, model, group string, err error) {
-	i := strings.LastIndexByte(label, ':')
-	if i < 0 {
-		return "", "", "", fmt.Errorf("model %.100q must be model:group or model:group@tenant", label)
-	}
-	model = label[:i]
-	group, tenant, hasTenant := strings.Cut(label[i+1:], "@")
-	if !hasTenant {
-		tenant = lookup.DefaultName
-	}
-	if group, err = url.PathUnescape(group); err == nil {
-		tenant, err = url.PathUnescape(tenant)
-	}
-	return tenant, model, group, err
 }
 
 // readDump gives into what the dump r says. An error is of kind, and names the line.
@@ -224,7 +193,7 @@ func (d *dumpReader) begin(l *headLine) error {
 		return errors.New("a head must have one stream and a block_size of 1 or more")
 	}
 	var err error
-	if h.Tenant, h.Model, h.Group, err = parseLabel(l.Model); err != nil {
+	if h.Tenant, h.Model, h.Group, err = lookup.ParseModelLabel(l.Model); err != nil {
 		return err
 	}
 	d.at, d.label, d.told = h, l.Model, false
@@ -270,7 +239,7 @@ func (d *dumpWriter) write(v any) error {
 }
 
 func (d *dumpWriter) head(h *streamHead) error {
-	d.at, d.label, d.id = h, modelLabel(h.Tenant, h.Model, h.Group), 0
+	d.at, d.label, d.id = h, lookup.ModelLabel(h.Tenant, h.Model, h.Group), 0
 	d.heads++
 	return d.write(headLine{d.label, h.BlockSize, map[string]map[string]*lineCursor{
 		h.Instance.Text: {strconv.Itoa(h.Rank): {h.Epoch, h.LastSeq, h.Status, h.Orphans}},

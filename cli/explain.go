@@ -160,7 +160,7 @@ func onlyModel(ctx context.Context, all []host, f lookup.Filter) (lookup.Filter,
 	models := []string{}
 	for i := range ws {
 		w := &ws[i]
-		if label := modelLabel(w.Tenant, w.Model, w.Group); !slices.Contains(models, label) {
+		if label := lookup.ModelLabel(w.Tenant, w.Model, w.Group); !slices.Contains(models, label) {
 			models = append(models, label)
 			f = lookup.Filter{Model: w.Model, Group: w.Group, Tenant: w.Tenant}
 		}

@@ -128,7 +128,7 @@ func modelOf(tenant, model, group string) string {
 	if tenant == lookup.DefaultName && group == lookup.DefaultName {
 		return model
 	}
-	return modelLabel(tenant, model, group)
+	return lookup.ModelLabel(tenant, model, group)
 }
 
 func workersTable(ws []lookup.Worker) *table {

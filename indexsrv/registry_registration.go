@@ -110,18 +110,8 @@ func makeModelName(tenant, model, group string) modelName {
 	return modelName{orDefault(tenant, defaultGroup), model, orDefault(group, defaultGroup)}
 }
 
-// key is the label of one model in dumps and digests: model:group, and @tenant
-// where that is not the default. Within group and tenant the separators are
-// percent-encoded, so that no two names have one key.
-func (n modelName) String() string {
-	key := n.model + ":" + escapeLabel(n.group)
-	if n.tenant != defaultGroup {
-		key += "@" + escapeLabel(n.tenant)
-	}
-	return key
-}
-
-var escapeLabel = strings.NewReplacer("%", "%25", ":", "%3A", "@", "%40").Replace
+// String is [lookup.ModelLabel].
+func (n modelName) String() string { return lookup.ModelLabel(n.tenant, n.model, n.group) }
 
 func orDefault(s, def string) string {
 	if s == "" {
