@@ -37,6 +37,7 @@ type traffic struct {
 	blocks   uint64 // asked for
 	deepest  uint64 // blocks of the deepest holder of each, in all
 	prefixes map[uint64]*prefix
+	rare     []*prefix // the same, a heap: the first is asked for least
 }
 
 type trafficStripe struct {
@@ -51,6 +52,8 @@ type prefix struct {
 	chain  []kv.ContentHash
 	count  uint64 // at most: what it took over from the one it replaced is in it
 	excess uint64 // how much of count that is
+	key    uint64 // in prefixes
+	at     int    // in rare
 }
 
 // rankTraffic is one rank's part in sampled lookups. The traffic's lock guards it.
@@ -102,24 +105,51 @@ func (t *traffic) count(m *model, seed uint64, chain []kv.ContentHash) {
 	}
 	if p := t.prefixes[key]; p != nil {
 		p.count++
+		t.sink(p)
 		return
 	}
 	if t.prefixes == nil {
 		t.prefixes = make(map[uint64]*prefix, maxPrefixes)
 	}
-	p := &prefix{model: m, seed: seed}
-	if len(t.prefixes) == maxPrefixes {
-		var rarest uint64
-		for k, q := range t.prefixes {
-			if least := t.prefixes[rarest]; least == nil || q.count < least.count {
-				rarest = k
-			}
-		}
-		p.excess = t.prefixes[rarest].count
-		delete(t.prefixes, rarest)
+	p := &prefix{model: m, seed: seed, chain: slices.Clone(chain), key: key}
+	if len(t.rare) == maxPrefixes {
+		p.excess = t.rare[0].count
+		delete(t.prefixes, t.rare[0].key)
+		t.rare[0] = p
+	} else {
+		t.rare = append(t.rare, p)
+		p.at = len(t.rare) - 1
 	}
-	p.chain, p.count = slices.Clone(chain), p.excess+1
+	p.count = p.excess + 1
 	t.prefixes[key] = p
+	for p.at > 0 && t.rare[(p.at-1)/2].count > p.count {
+		t.swap(p, t.rare[(p.at-1)/2])
+	}
+	t.sink(p)
+}
+
+// swap exchanges the places of two in t.rare.
+func (t *traffic) swap(p, q *prefix) {
+	p.at, q.at = q.at, p.at
+	t.rare[p.at], t.rare[q.at] = p, q
+}
+
+// sink moves p down to its place in t.rare, where its count has grown.
+func (t *traffic) sink(p *prefix) {
+	for {
+		below := 2*p.at + 1
+		if below >= len(t.rare) {
+			return
+		}
+		if below+1 < len(t.rare) && t.rare[below+1].count < t.rare[below].count {
+			below++
+		}
+		q := t.rare[below]
+		if p.count <= q.count {
+			return
+		}
+		t.swap(p, q)
+	}
 }
 
 // top returns copies of the n prefixes asked for most.

@@ -101,6 +101,11 @@ func TestTrafficBounded(t *testing.T) {
 			often++
 		}
 	}
+	for i, p := range tr.rare {
+		if p.at != i || tr.prefixes[p.key] != p || i > 0 && tr.rare[(i-1)/2].count > p.count {
+			t.Fatalf("place %d holds %+v below %+v", i, p, tr.rare[max(i-1, 0)/2])
+		}
+	}
 	if n := len(tr.prefixes); n != maxPrefixes {
 		t.Errorf("%d prefixes kept, want %d", n, maxPrefixes)
 	}
