@@ -173,21 +173,25 @@ func tell(w http.ResponseWriter, err error) {
 
 // read decodes a body of JSON.
 func (f *HTTPFront) read(w http.ResponseWriter, r *http.Request, into any) error {
+	large := &refusal{code: http.StatusRequestEntityTooLarge, message: fmt.Sprintf("the body has more than %d bytes", maxBody)}
+	if r.ContentLength > maxBody {
+		return large
+	}
 	buf, ok := f.bodies.Get().(*[]byte)
 	if !ok {
 		buf = new([]byte)
 	}
 	defer f.bodies.Put(buf)
 	from := http.MaxBytesReader(w, r.Body, maxBody)
-	data := slices.Grow((*buf)[:0], int(min(max(r.ContentLength, 0), maxBody))+1)
+	data := slices.Grow((*buf)[:0], int(max(r.ContentLength, 0))+1)
 	for {
 		n, err := from.Read(data[len(data):cap(data)])
 		data = data[:len(data)+n]
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
-			return &refusal{code: http.StatusRequestEntityTooLarge, message: fmt.Sprintf("the body has more than %d bytes", maxBody)}
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return large
 		}
 		if err != nil {
 			return refuse("", "the body: %v", err)

@@ -3,14 +3,17 @@
 package engine
 
 import (
+	"bufio"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"math"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -80,6 +83,30 @@ func TestGenerate(t *testing.T) {
 		if code, text := sent(t, s.HTTP, "/generate", body); code != http.StatusBadRequest || !strings.Contains(text, want) {
 			t.Errorf("%s: %d %s, want %s", body, code, text, want)
 		}
+	}
+}
+
+// TestTooLargeSaid refuses a body by the size that its client says, before it comes.
+func TestTooLargeSaid(t *testing.T) {
+	s := start(t, "--engine vllm")
+	conn, err := net.Dial("tcp", s.HTTP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{", maxBody+1); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusRequestEntityTooLarge {
+		t.Errorf("%s, want 413", resp.Status)
 	}
 }
 
