@@ -68,6 +68,28 @@ func TestGRPCGarbage(t *testing.T) {
 	}
 }
 
+// TestGRPCCanceled: a lookup that its caller ended is counted as that, and as no fault.
+func TestGRPCCanceled(t *testing.T) {
+	h := startTestHost(t, withGRPC(nil))
+	h.register(reg("1", "m", ""))
+	c := newRPCCall(h.rpc)
+	c.in.Bytes = lookuppb.AppendRequest(nil, &lookup.Query{Model: "m"})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := h.rpc.lookup(ctx, c); status.Code(err) != codes.Canceled {
+		t.Errorf("ended with %v", err)
+	}
+	for i, result := range results {
+		want := uint64(0)
+		if result == "canceled" {
+			want = 1
+		}
+		if got := h.rpc.met.lookups[i].Load(); got != want {
+			t.Errorf("%d counted as %s, want %d", got, result, want)
+		}
+	}
+}
+
 // TestGRPCStall: a client that reads nothing is not read from, and is let go.
 func TestGRPCStall(t *testing.T) {
 	h := startTestHost(t, withGRPC(func(c *Config) { c.WriteStallTimeout = 300 * time.Millisecond }))

@@ -3,6 +3,8 @@
 package indexsrv
 
 import (
+	"context"
+	"errors"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,13 +27,14 @@ var (
 // numCodes are gRPC's codes.
 const numCodes = int(codes.Unauthenticated) + 1
 
-// results are how a lookup may end: well, by kind of refusal, or by a fault.
+// results are how a lookup may end: well, by kind of refusal, by its caller, or by a
+// fault.
 var results = func() []string {
 	names := []string{"ok"}
 	for _, k := range lookup.Kinds() {
 		names = append(names, k.Error())
 	}
-	return append(names, "internal")
+	return append(names, "canceled", "internal")
 }()
 
 // rpcMetrics are what the gRPC server counts.
@@ -81,6 +84,9 @@ func resultOf(err error) int {
 		return 0
 	}
 	kind := lookup.KindOf(err)
+	if kind == nil && errors.Is(err, context.Canceled) {
+		return len(results) - 2
+	}
 	for i, k := range lookup.Kinds() {
 		if k == kind {
 			return i + 1

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -20,8 +21,8 @@ const maxPath = 107
 
 // CheckPath returns what is wrong with the path of a socket.
 func CheckPath(path string) error {
-	if path == "" || path[0] == '@' || len(path) > maxPath {
-		return fmt.Errorf("%q must be the path of a Unix socket, of 1 to %d bytes", path, maxPath)
+	if path == "" || path[0] == '@' || len(path) > maxPath || strings.IndexByte(path, 0) >= 0 {
+		return fmt.Errorf("%q must be the path of a Unix socket, of 1 to %d bytes, none of them 0", path, maxPath)
 	}
 	return nil
 }

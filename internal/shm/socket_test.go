@@ -5,9 +5,21 @@ package shm
 import (
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 )
+
+func TestCheckPath(t *testing.T) {
+	for _, bad := range []string{"", "@s", "/a\x00b", "/" + strings.Repeat("x", maxPath)} {
+		if CheckPath(bad) == nil {
+			t.Errorf("%q is let pass", bad)
+		}
+	}
+	if err := CheckPath("/" + strings.Repeat("x", maxPath-1)); err != nil {
+		t.Error(err)
+	}
+}
 
 // TestStaleSocket: of several servers that find a dead one's socket, one takes it, and
 // it stays that one's.
