@@ -25,7 +25,7 @@ type budget struct {
 	bound uint64 // bytes
 	begin uint64 // the first worker is refused at
 	mark  uint64 // the next one is refused at
-	calm  uint64 // below it everybody is taken again
+	calm  uint64 // below it everybody is taken again; lower where the index was full early
 
 	accounts map[*worker]*account
 
@@ -117,25 +117,41 @@ func (c *charge) settle(memberships uint64) {
 	c.budget.settle()
 }
 
-// settle refuses the next worker where memory has filled up to the mark, or takes
+// settle refuses the next worker where the index has filled up to the mark, or takes
 // everybody again where there is room.
 func (b *budget) settle() {
 	used, _ := b.idx.Memory()
 	b.used.Store(used)
+	pressed := b.idx.Pressed()
 	switch {
-	case used >= b.mark:
-		if most := b.most(); most != nil {
-			most.refused.Store(true)
-			b.refused.Add(1)
-		}
-		b.mark = used + (b.bound-min(used, b.bound))/2
-	case b.mark > b.begin && used < b.calm:
+	case pressed >= b.mark:
+		b.refuseNext(pressed)
+	case (b.mark > b.begin || b.refused.Load() > 0) && pressed < b.calm:
 		for _, a := range b.accounts {
 			a.refused.Store(false)
 		}
 		b.refused.Store(0)
-		b.mark = b.begin
+		b.mark, b.calm = b.begin, b.begin-b.bound/budgetCalm
 	}
+}
+
+// full notes that the index refused what it was to take: memory that is free is not
+// always of use. Where nobody is refused yet the worker with most is, so that what
+// comes free is the others'.
+func (c *charge) full() {
+	if b := c.budget; c.account != nil && b.refused.Load() == 0 {
+		pressed := b.idx.Pressed()
+		b.refuseNext(pressed)
+		b.calm = min(b.calm, pressed-min(pressed, b.bound/budgetCalm))
+	}
+}
+
+func (b *budget) refuseNext(pressed uint64) {
+	if most := b.most(); most != nil {
+		most.refused.Store(true)
+		b.refused.Add(1)
+	}
+	b.mark = max(b.mark, pressed+(b.bound-min(pressed, b.bound))/2)
 }
 
 // most returns the account of the worker that has most and is not refused yet; nil

@@ -178,3 +178,90 @@ func TestBudgetAccounts(t *testing.T) {
 		t.Errorf("%d workers refused, none is there", n)
 	}
 }
+
+// TestBudgetBeforeFull: whatever fills up first, memory or a table that has no room
+// to grow, the worker with most is refused before the index refuses anybody, and the
+// bound holds.
+func TestBudgetBeforeFull(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		bytes uint64
+		run   int // blocks of a chain
+	}{
+		{"the dictionary cannot double", 1_767_017, 300},
+		{"the dictionary grows by huge pages", 5_021_630, 300},
+		{"the table of edges cannot grow", 24_012_389, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newBudgetRig(t, "chain", c.bytes, 1, 2)
+			for r.feeds[0].sink.overBudget == 0 {
+				for range 300 / c.run {
+					r.store(0, c.run)
+				}
+				r.store(1, 10)
+				if n := r.feeds[0].sink.arenaFull + r.feeds[1].sink.arenaFull; n > 0 {
+					used, bound := r.memory()
+					t.Fatalf("a full index at %d of %d bytes", used, bound)
+				}
+			}
+			for range 50 {
+				r.store(0, 300)
+				r.store(1, 3)
+			}
+			if n := r.feeds[0].sink.arenaFull + r.feeds[1].sink.arenaFull; n > 0 {
+				t.Errorf("%d times a full index", n)
+			}
+			r.feeds[1].wantState(feed.StateActive)
+			if used, bound := r.memory(); used > bound {
+				t.Errorf("%d bytes of %d are used", used, bound)
+			}
+		})
+	}
+}
+
+// TestBudgetClearInBatch: a batch that clears and stores, as an engine tells its reset
+// with its next step, makes its stream exact.
+func TestBudgetClearInBatch(t *testing.T) {
+	r := newBudgetRig(t, "chain", 4<<20, 1, 2)
+	r.fill(0, 1)
+	r.feeds[0].wantState(feed.StateDegraded)
+	before := r.feeds[0].sink.overBudget
+	r.feeds[0].live(r.seqs[0], clearAll(), storeOf(0, 1<<40, 1<<40+1))
+	r.seqs[0]++
+	if d := depth(r.w, r.feeds[0].h, 1<<40, 1<<40+1); d != 2 || r.feeds[0].sink.overBudget != before || r.feeds[0].sink.arenaFull != 0 {
+		t.Errorf("%d of 2 blocks, %d refused, %d times a full index", d, r.feeds[0].sink.overBudget-before, r.feeds[0].sink.arenaFull)
+	}
+	r.feeds[0].wantState(feed.StateActive)
+}
+
+// sizedIndex says of itself what a test wants.
+type sizedIndex struct {
+	shard.Sized
+	used uint64
+}
+
+func (s *sizedIndex) Memory() (used, bound uint64) { return s.used, 1000 }
+func (s *sizedIndex) Pressed() uint64              { return s.used }
+
+// TestBudgetFullEarly: where the index is full though memory is free, of which it can
+// make no use, the worker with most is refused all the same, until there is more.
+func TestBudgetFullEarly(t *testing.T) {
+	idx := &sizedIndex{used: 500}
+	b := &budget{idx: idx, bound: 1000, begin: 940, mark: 940, calm: 910, accounts: map[*worker]*account{}}
+	heavy, light := b.open(&worker{}), b.open(&worker{})
+	heavy.settle(100)
+	light.settle(10)
+	light.full()
+	for range 3 {
+		light.full()
+		light.settle(11)
+	}
+	if !heavy.tight() || light.tight() || b.refused.Load() != 1 {
+		t.Fatalf("heavy is refused: %v, light: %v, %d in all", heavy.tight(), light.tight(), b.refused.Load())
+	}
+	idx.used = 400
+	heavy.settle(50)
+	if heavy.tight() || b.refused.Load() != 0 || b.calm != 940-1000/budgetCalm {
+		t.Errorf("heavy is refused: %v, %d in all, calm %d", heavy.tight(), b.refused.Load(), b.calm)
+	}
+}

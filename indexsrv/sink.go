@@ -89,9 +89,9 @@ func (s *indexSink) InTurn(fn func()) {
 // Commit implements [feed.Sink]. The caller has the turn of the shard.
 func (s *indexSink) Commit(f *feed.Faults) {
 	idx, _ := s.idx.of(s.h)
-	tight := s.charge.tight()
 	for i := range s.ops {
 		var err error
+		tight := s.charge.tight() // a clear before this one may have made room
 		switch op := &s.ops[i]; op.Kind {
 		case normal.Store:
 			s.setStore(op)
@@ -109,7 +109,7 @@ func (s *indexSink) Commit(f *feed.Faults) {
 			f.Raise(feed.FaultBlockSize, "the engine's block size is %d, registered was %d", op.Size, s.blockSize)
 		}
 		if err != nil {
-			s.refused(err, f)
+			s.refused(err, tight, f)
 		}
 	}
 	s.refreshStats(idx, f)
@@ -144,20 +144,22 @@ func (s *indexSink) empty(f *feed.Faults) {
 	idx, _ := s.idx.of(s.h)
 	f.Heal()
 	if err := idx.Clear(s.h); err != nil {
-		s.refused(err, f)
+		s.refused(err, false, f)
 	}
 	s.refreshStats(idx, f)
 }
 
-// refused notes that the index did not take an event, which it now lacks.
-func (s *indexSink) refused(err error, f *feed.Faults) {
+// refused notes that the index did not take an event, which it now lacks; tight says
+// that it was told not to take what wants memory.
+func (s *indexSink) refused(err error, tight bool, f *feed.Faults) {
 	switch {
-	case errors.Is(err, shard.ErrArenaFull) && s.charge.tight():
+	case errors.Is(err, shard.ErrArenaFull) && tight:
 		s.overBudget++
 		f.Raise(feed.FaultRefused, "new blocks are refused: the index nears its bound, and of those it takes this worker has most (memory)")
 		return
 	case errors.Is(err, shard.ErrArenaFull):
 		s.arenaFull++
+		s.charge.full()
 	}
 	f.Raise(feed.FaultRefused, "the index refused an event: %v", err)
 }

@@ -180,6 +180,21 @@ func (c *chainCore) taken() (used, bound uint64) {
 	return (c.arena.counted() - c.arena.free) * lineBytes, uint64(c.arena.soft) * lineBytes
 }
 
+func (c *chainCore) pressed() uint64 {
+	used, bound := c.taken()
+	room := uint64(c.arena.soft) - min(uint64(c.arena.soft), c.arena.counted())
+	share := func(entries, most uint64) {
+		used = max(used, uint64(float64(bound)*(float64(entries)/float64(max(most, 1)))))
+	}
+	if d := &c.dict; d.cost(d.nextHomes(), d.n) > room {
+		share(d.n, d.most())
+	}
+	if next, most := c.edgesNext(); next > room {
+		share(c.edgeState.n, most)
+	}
+	return used
+}
+
 // expect asks for the lines that a short event will change: most events are one
 // decoded block, whose one line would else be waited for in the end.
 func (c *chainCore) expect(engines []kv.EngineHash) {

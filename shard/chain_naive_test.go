@@ -155,6 +155,7 @@ func (c *naiveCore) store(s slot, ns kv.Namespace, at pos, engines []kv.EngineHa
 func (*naiveCore) tighten(bool) {}
 
 func (*naiveCore) taken() (used, bound uint64) { return 0, 0 }
+func (*naiveCore) pressed() uint64             { return 0 }
 
 func (c *naiveCore) adopt(s slot, p pos, e kv.EngineHash) (held, moved bool, err error) {
 	n := c.nodes[p]

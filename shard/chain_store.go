@@ -159,16 +159,27 @@ func (c *chainCore) reserve(want need, end place, added, n int) error {
 	lines += c.arena.wants(numRunClasses-1, runs) + c.arena.wants(last, lasts)
 	edgesWant := c.edgesWant(made)
 	edgeLines := c.edgeLines(edgesWant, made)
-	lines += edgeLines - min(edgeLines, c.arena.edgeLines)
+	edgesGrown := edgeLines - min(edgeLines, c.arena.edgeLines)
 	entries := uint64(n + want.entries)
 	homes := c.dict.homesFor(c.dict.n + entries)
-	if lines > c.arena.room() {
-		c.arena.reclaim(lines, numRunClasses-1, last)
+	if lines+edgesGrown > c.arena.room() {
+		c.arena.reclaim(lines+edgesGrown, numRunClasses-1, last)
 	}
-	if grown := homes - min(homes, c.arena.outside); lines+grown <= c.arena.room() {
+	// Where the bound leaves no room for a table to grow it fills up: what memory is
+	// left is for blocks.
+	if c.edgeState.held = lines+edgesGrown > c.arena.room() && c.edgesHold(made); c.edgeState.held {
+		edgesWant, edgeLines = uint64(c.edgeState.usable), max(c.arena.edgeLines, uint64(c.edgeState.end))
+	} else {
+		lines += edgesGrown
+	}
+	grown := uint64(0)
+	if homes > 0 {
+		grown = c.dict.cost(homes, entries)
+	}
+	if lines+grown <= c.arena.room() {
 		lines += grown
 	} else if c.dict.holds(entries) {
-		homes = 0 // what memory is left is for blocks
+		homes = 0
 	} else {
 		return ErrArenaFull
 	}

@@ -45,6 +45,8 @@ type core interface {
 	// taken returns the bytes that count against the bound, and the bound; 0 where
 	// there is none. Cost: none worth naming.
 	taken() (used, bound uint64)
+	// pressed is [Sized.Pressed].
+	pressed() uint64
 	// expect says that a store or removal of engines is about to come. It changes
 	// nothing.
 	expect(engines []kv.EngineHash)

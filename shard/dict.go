@@ -72,6 +72,12 @@ func (d *dict) homesFor(n uint64) uint64 {
 	if n*10 <= homes*load {
 		return 0
 	}
+	return max(d.nextHomes(), n*10/dictMaxLoad+1)
+}
+
+// nextHomes is the least that the table grows to.
+func (d *dict) nextHomes() uint64 {
+	homes := d.table.Lines
 	grown := homes + homes/4
 	switch {
 	case homes < d.sizes.small:
@@ -79,11 +85,21 @@ func (d *dict) homesFor(n uint64) uint64 {
 	case homes < d.sizes.middle:
 		grown = homes + homes/2
 	}
-	return max(d.sizes.first, grown, n*10/dictMaxLoad+1, d.goal)
+	return max(d.sizes.first, grown, d.goal)
 }
 
+// cost is how many lines of memory growth to homes takes for n more entries, beside
+// those that the table has.
+func (d *dict) cost(homes, n uint64) uint64 {
+	lines := d.memory.takes(d.linesFor(homes, n))
+	return lines - min(lines, d.lines())
+}
+
+// most is how many entries the table takes without growing.
+func (d *dict) most() uint64 { return d.table.Lines * dictFullLoad / 10 }
+
 // holds reports whether the table takes n more entries without growing.
-func (d *dict) holds(n uint64) bool { return (d.n+n)*10 <= d.table.Lines*dictFullLoad }
+func (d *dict) holds(n uint64) bool { return d.n+n <= d.most() }
 
 // linesFor returns the lines that n more entries may touch in a table of homes, or of
 // those at hand when it is 0: past the last home some may follow.

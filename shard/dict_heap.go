@@ -14,11 +14,14 @@ func (m *dictMemory) reserve(uint64, numa.Placement) error { return nil }
 
 // commit makes lines usable, and some more, so that few calls copy.
 func (m *dictMemory) commit(lines uint64, _ bool) ([]uint64, bool) {
-	words := make([]uint64, (lines+lines/16+64)*lineWords)
+	words := make([]uint64, m.takes(lines)*lineWords)
 	copy(words, m.words)
 	m.words = words
 	return words, true
 }
+
+// takes is what resident comes to, in lines, when lines are usable.
+func (m *dictMemory) takes(lines uint64) uint64 { return lines + lines/16 + 64 }
 
 // resident is the bytes taken.
 func (m *dictMemory) resident() uint64 { return uint64(len(m.words)) * 8 }

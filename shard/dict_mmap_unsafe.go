@@ -48,5 +48,14 @@ func (m *dictMemory) resident() uint64 {
 	return 0
 }
 
+// takes is what resident comes to, in lines, when lines are usable.
+func (m *dictMemory) takes(lines uint64) uint64 {
+	const huge = numa.HugePage / lineBytes
+	if lines <= huge {
+		return lines
+	}
+	return (lines + huge - 1) / huge * huge
+}
+
 // release gives the address space back.
 func (m *dictMemory) release() { _ = m.region.Release() }

@@ -37,6 +37,7 @@ type edges struct {
 type edgeWriter struct {
 	n       uint64     // entries
 	growing bool       // the table is on its way to edgeNext lines
+	held    bool       // there is no room within the bound to begin to grow
 	end     uint32     // one past the last line that ever held or passed an entry
 	usable  uint32     // lines that may be touched
 	moves   []edgeMove // scratch of one sweep
@@ -57,6 +58,9 @@ const (
 	// edgeMaxLoad is the most entries per line, of 7. Chosen: at 60 % one line in
 	// fourteen overflows.
 	edgeMaxLoad = 4
+	// edgeFullLoad is how full a table gets that there is no memory to grow for.
+	// Chosen, as dictFullLoad is.
+	edgeFullLoad = 5
 	// edgeSweep is how many lines each new run moves while the table grows. Any
 	// number from 1 on ends growth long before the load ceiling is met again; four
 	// keep the part still to be moved below 4.25 entries a line.
@@ -144,18 +148,38 @@ func (c *chainCore) edgesWant(n int) uint64 {
 	return max(usable, min(want, c.edges.soon(want)))
 }
 
+// edgesNext returns how many lines of memory the table's next growth takes beside
+// those that it has, and how many entries it takes without growing.
+func (c *chainCore) edgesNext() (lines, most uint64) {
+	homes := c.edges.desc.Load() >> 32
+	if c.edgeState.growing {
+		homes = edgeNext(homes)
+	}
+	next := edgeNext(homes)
+	if next+edgeSpill > chunkLines {
+		next = (next + edgeSpill + chunkLines - 1) / chunkLines * chunkLines
+	}
+	return next - min(next, c.arena.edgeLines), homes * edgeFullLoad
+}
+
 // edgeLines is how many lines of memory the table takes with usable lines and n
 // more entries. The system gives all of what is usable but of the first huge page,
 // of which it gives what is touched.
 func (c *chainCore) edgeLines(usable uint64, n int) uint64 {
 	if usable > chunkLines {
-		return usable
+		return (usable + chunkLines - 1) / chunkLines * chunkLines // as use gives them
 	}
 	lines := c.edges.desc.Load() >> 32
 	for lines*edgeMaxLoad < c.edgeState.n+uint64(n) {
 		lines = edgeNext(lines)
 	}
 	return max(lines, uint64(c.edgeState.end))
+}
+
+// edgesHold reports whether the table takes n more entries without growing.
+func (c *chainCore) edgesHold(n int) bool {
+	t := &c.edgeState
+	return !t.growing && t.n+uint64(n) <= c.edges.desc.Load()>>32*edgeFullLoad
 }
 
 // insertEdge adds an entry, for which the caller has made sure of memory. While the
@@ -166,7 +190,7 @@ func (c *chainCore) edgeLines(usable uint64, n int) uint64 {
 func (c *chainCore) insertEdge(tag, run uint32) {
 	t := &c.edgeState
 	desc := c.edges.desc.Load()
-	if next := edgeNext(desc >> 32); !t.growing && t.n >= desc>>32*edgeMaxLoad && uint64(t.usable) >= next+edgeSpill {
+	if next := edgeNext(desc >> 32); !t.growing && !t.held && t.n >= desc>>32*edgeMaxLoad && uint64(t.usable) >= next+edgeSpill {
 		t.growing = true
 		t.end = max(t.end, uint32(next))
 	}

@@ -131,6 +131,13 @@ type Sized interface {
 	//
 	// Concurrency: a writer's call. Cost: a few additions.
 	Memory() (used, bound uint64)
+
+	// Pressed is what Memory says is used. Where a table of the index has no room
+	// to grow within the bound and is fuller than memory is, it is the table's share
+	// of the bound: it too comes to the bound before stores are refused.
+	//
+	// Concurrency: a writer's call. Cost: a few additions.
+	Pressed() uint64
 }
 
 // Copy is one engine hash by which a holder holds a position.

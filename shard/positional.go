@@ -104,6 +104,11 @@ func (c *positionalCore) taken() (used, bound uint64) {
 	return uint64(len(c.entries)-len(c.free)) * perEntry, c.bound
 }
 
+func (c *positionalCore) pressed() uint64 {
+	used, _ := c.taken()
+	return used
+}
+
 func (c *positionalCore) find(s slot, e kv.EngineHash) pos { return pos(c.slots[s].by[e]) }
 
 func (c *positionalCore) namespace(p pos) kv.Namespace { return c.entries[p].ns }

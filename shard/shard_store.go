@@ -29,6 +29,9 @@ func (s *Shard) Store(id Holder, st *Store) error {
 // Memory implements [Sized].
 func (s *Shard) Memory() (used, bound uint64) { return s.core.taken() }
 
+// Pressed implements [Sized].
+func (s *Shard) Pressed() uint64 { return s.core.pressed() }
+
 func (s *Shard) store(h *holder, st *Store) error {
 	s.core.expect(st.Engines)
 	if st.placeholder() {
