@@ -42,7 +42,8 @@ var (
 	openToAll = access{secure.RoleNone, placeAny}
 	toRead    = access{secure.RoleRead, placeAny}
 	toWatch   = access{secure.RoleRead, placeWatch}
-	toLook    = access{secure.RoleNone, placeWatch} // a page that knows nothing: what it shows it asks for with a token
+	toLook    = access{secure.RoleNone, placeAdmin} // a page that knows nothing: what it shows it asks for with a token
+	toShow    = access{secure.RoleRead, placeAdmin}
 	toChange  = access{secure.RoleWrite, placeAdmin}
 	toAdmin   = access{secure.RoleAdmin, placeAdmin}
 	toCopy    = access{secure.RoleAdmin, placeAny}
@@ -69,7 +70,7 @@ var routes = [numRoutes]route{
 	{"GET", "/peers", (*Host).servePeers, false, toRead, false},
 	{"GET", "/state", (*Host).serveState, false, toCopy, false},
 	{"GET", "/debug/pprof/", (*Host).serveProfile, false, toAdmin, true},
-	{"GET", "/ui/data", (*Host).serveUIData, false, toWatch, false},
+	{"GET", "/ui/data", (*Host).serveUIData, false, toShow, false},
 	{"GET", "/ui", (*Host).serveUI, false, toLook, false},
 	{"GET", "/ui/", (*Host).serveUI, false, toLook, true},
 }

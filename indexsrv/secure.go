@@ -156,7 +156,11 @@ func (g *gate) admit(p *port, what string, need access, header []byte) (secure.C
 	switch {
 	case need.place == placeAny || p.admin && !p.exposed:
 	case g.cfg.AdminListen != "" && !p.admin:
-		return caller, &denial{reasonAdminOnly, what + " is served at the admin address alone (admin-listen), which speaks HTTP: " + g.adminAddr()}
+		text := what + " is served at the admin address alone (admin-listen), which speaks HTTP"
+		if g.tokens == nil || need.role > secure.RoleNone {
+			text += ": " + g.adminAddr() // which is not for a stranger to know
+		}
+		return caller, &denial{reasonAdminOnly, text}
 	case need.place == placeAdmin && p.exposed:
 		return caller, &denial{reasonExposed, what + " is not served beyond loopback without authentication: set token-file or tls-client-ca, or admin-listen to a loopback address, or open-admin"}
 	}

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -300,6 +301,9 @@ func TestAdminAddress(t *testing.T) {
 	if a := g.send(g.url, "POST", "/register", "", "{}"); a.code != 401 || strings.Contains(a.text, g.gate.adminAddr()) {
 		t.Errorf("a stranger: %d %s", a.code, a.text)
 	}
+	if a := g.send(g.url, "GET", "/ui", "", ""); a.code != 403 || strings.Contains(a.text, g.gate.adminAddr()) {
+		t.Errorf("a stranger who asks for the page: %d %s", a.code, a.text)
+	}
 	if a := g.send(g.url, "POST", "/register", "writer-token", "{}"); a.code != 403 || !strings.Contains(a.text, g.gate.adminAddr()) {
 		t.Errorf("a writer at the data address: %d %s", a.code, a.text)
 	}
@@ -311,6 +315,11 @@ func TestAdminAddress(t *testing.T) {
 // TestBeyondLoopback: an address that others can reach changes nothing for those who
 // do not say who they are, unless it was opened knowingly.
 func TestBeyondLoopback(t *testing.T) {
+	// For strangers: what answers and what watches, nothing that shows the whole host or
+	// changes it. /state is for peers, which ask at this address.
+	forAll := []string{
+		"/query", "/query_by_hash", "/explain", "/workers", "/dump", "/digest", "/health", "/livez", "/readyz", "/metrics", "/peers", "/state",
+	}
 	for _, c := range []struct {
 		name   string
 		change func(*Config)
@@ -330,7 +339,7 @@ func TestBeyondLoopback(t *testing.T) {
 		url := "http://127.0.0.1:" + port
 		for _, r := range routes {
 			a := g.send(url, r.method, r.path, c.token, "{}")
-			refused := !c.open && r.access.place == placeAdmin
+			refused := !c.open && !slices.Contains(forAll, r.path)
 			if (a.code == 403) != refused || a.code == 401 {
 				t.Errorf("%s: %s: %d %s, want it refused: %v", c.name, r.path, a.code, a.text, refused)
 			}
@@ -350,6 +359,9 @@ func TestBeyondLoopback(t *testing.T) {
 	}
 	if a := g.send("http://127.0.0.1:"+port, "POST", "/register", "", reg("1", "m", "")); a.code != 403 || g.refusals(reasonExposed) != 1 {
 		t.Errorf("an exposed admin address: %d %s", a.code, a.text)
+	}
+	if a := g.send("http://127.0.0.1:"+port, "GET", "/ui/data", "", ""); a.code != 403 {
+		t.Errorf("an exposed admin address: the page: %d %s", a.code, a.text)
 	}
 	if a := g.send("http://127.0.0.1:"+port, "GET", "/metrics", "", ""); a.code != 200 {
 		t.Errorf("an exposed admin address: metrics: %d %s", a.code, a.text)
