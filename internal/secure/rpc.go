@@ -58,7 +58,8 @@ func (c watchedTLS) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	}
 	if t, ok := info.(credentials.TLSInfo); ok && len(t.State.PeerCertificates) > 0 {
 		e := &endingConn{Conn: conn}
-		e.end = time.AfterFunc(time.Until(t.State.PeerCertificates[0].NotAfter), func() { _ = conn.Close() }) // whoever uses it sees that
+		inner := conn // what is returned is another one
+		e.end = time.AfterFunc(time.Until(t.State.PeerCertificates[0].NotAfter), func() { _ = inner.Close() }) // whoever uses it sees that
 		conn = e
 	}
 	return conn, info, nil
