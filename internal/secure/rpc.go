@@ -58,7 +58,7 @@ func (c watchedTLS) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	}
 	if t, ok := info.(credentials.TLSInfo); ok && len(t.State.PeerCertificates) > 0 {
 		e := &endingConn{Conn: conn}
-		inner := conn // what is returned is another one
+		inner := conn                                                                                          // what is returned is another one
 		e.end = time.AfterFunc(time.Until(t.State.PeerCertificates[0].NotAfter), func() { _ = inner.Close() }) // whoever uses it sees that
 		conn = e
 	}
