@@ -7,7 +7,7 @@ package indexsrv
 
 import (
 	"embed"
-	"strconv"
+	"fmt"
 	"sync"
 	"time"
 
@@ -86,7 +86,7 @@ type uiPrefix struct {
 	Group   string `json:"routing_group"`
 	Tenant  string `json:"tenant_id"`
 	Blocks  int    `json:"blocks"`
-	Hash    string `json:"hash"`    // of its last block's content, hexadecimal
+	Hash    string `json:"hash"`    // of its last block's content, hexadecimal in groups
 	Lookups uint64 `json:"lookups"` // sampled; at most
 	Least   uint64 `json:"least"`   // and at least
 	Holders int    `json:"holders"` // ranks that hold all of it now
@@ -165,7 +165,7 @@ func (h *Host) uiData() *uiData {
 		matches = h.idx.Lookup(p.model.key.Namespace(p.seed), p.chain, matches[:0])
 		one := uiPrefix{
 			Model: n.model, Group: n.group, Tenant: n.tenant, Blocks: len(p.chain), Lookups: p.count, Least: p.count - p.excess,
-			Hash: strconv.FormatUint(uint64(p.chain[len(p.chain)-1]), 16),
+			Hash: groupedHash(p.chain[len(p.chain)-1]),
 		}
 		for _, m := range matches {
 			if int(m.Any) == len(p.chain) {
@@ -175,6 +175,11 @@ func (h *Host) uiData() *uiData {
 		d.Prefixes = append(d.Prefixes, one)
 	}
 	return d
+}
+
+// groupedHash writes c in groups of four hexadecimal digits, as people read them.
+func groupedHash(c kv.ContentHash) string {
+	return fmt.Sprintf("%04x-%04x-%04x-%04x", uint16(c>>48), uint16(c>>32), uint16(c>>16), uint16(c))
 }
 
 func (h *Host) uiLookups() uiLookups {
