@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: POST /workers, flags, files. After: the registry.
+
+package fleet
+
+// Engine kinds, as specifications name them.
+const (
+	VLLM   = "vllm"
+	SGLang = "sglang"
+)
+
+// Spec is a worker as it was registered. It is immutable.
+type Spec struct {
+	URL    string // http, https, grpc or grpcs, with host and port
+	Models []string
+	Engine string // VLLM, SGLang; "": not known
+	Ranks  int    // data-parallel ones, 1 or more
+
+	// Instance is what the index calls this worker; BlockSize the tokens of its
+	// blocks, 0 where the index knows.
+	Instance  string
+	BlockSize int
+
+	// Events is where its cache's events come from, for an index within the gateway.
+	Events Events
+
+	Terms Terms
+}
+
+// Events is where a worker's events come from. All empty: nowhere.
+type Events struct {
+	Endpoint string // the engine's own publisher, tcp://host:port of rank 0
+	Replay   string // and its replay
+	Relay    string // host:port of a relay, or of a server that speaks a peer's contract
+	Name     string // of the engine at the relay, where it has several
+}
+
+// GRPC reports whether the worker is spoken to by gRPC.
+func (s *Spec) GRPC() bool { return len(s.URL) > 4 && s.URL[:4] == "grpc" }

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: the registry. After: decisions, which read a worker's standing, and the
+// watchers of its health, which write it.
+
+package fleet
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// State is where a worker stands between its registration and its end.
+type State uint32
+
+// The states. Only a ready worker is given requests.
+const (
+	Pending  State = iota // registered, no probe has passed yet
+	Ready                 // serving
+	NotReady              // probes fail
+	Failed                // probes have failed for long
+	Draining              // ends what it has, is given nothing new
+	Removed               // no longer registered; who still holds a lease gives it back
+)
+
+var stateNames = [...]string{"pending", "ready", "not_ready", "failed", "draining", "removed"}
+
+// String returns the state's name in answers and metrics.
+func (s State) String() string { return stateNames[s] }
+
+// Veto is why a worker that serves is passed over. A veto steers, it never refuses:
+// where all are vetoed the least loaded one is taken all the same.
+type Veto uint32
+
+// The vetoes, a bit each.
+const (
+	Unreachable Veto = 1 << iota // connections fail, and it has been silent
+	Wedged                       // has requests and makes no progress with them
+	Stale                        // its load record is too old
+	BreakerOpen                  // too many faults in a row
+	Overloaded                   // full by its own word
+	FaultyCache                  // delivers less of the cache than its events say: prefix hits do not count
+)
+
+// VetoNames are the names of the vetoes, in the order of their bits.
+var VetoNames = [...]string{"unreachable", "wedged", "stale", "breaker_open", "overloaded", "faulty_cache"}
+
+// A Worker is one registration of an engine.
+type Worker struct {
+	ID      string // of the registration: another one each time
+	Spec    *Spec  // as registered; a new Worker takes its place where the URL changes
+	Holders []*Holder
+
+	state   atomic.Uint32
+	vetoes  atomic.Uint32
+	priced  atomic.Pointer[Terms]
+	contact atomic.Int64 // the newest sign of life, monotonic ns of [Now]
+	token   atomic.Int64 // the newest token of any answer
+}
+
+// Terms are what an update may change of a worker in service.
+type Terms struct {
+	Priority int     // as the contract has it; a tie between equal costs goes to the higher
+	Cost     float64 // factor on its expected wait
+	Labels   map[string]string
+	APIKey   string // sent to the engine; never shown
+}
+
+// began is the zero of [Now].
+var began = time.Now()
+
+// Now is the time that all marks of this package are in: monotonic ns since the
+// program began.
+func Now() int64 { return int64(time.Since(began)) }
+
+// State returns where w stands.
+func (w *Worker) State() State { return State(w.state.Load()) }
+
+// SetState moves w to s, and reports from where. The registry and the prober call it.
+func (w *Worker) SetState(s State) State { return State(w.state.Swap(uint32(s))) }
+
+// MoveState moves w from one state to another, and reports whether it was there.
+func (w *Worker) MoveState(from, to State) bool {
+	return w.state.CompareAndSwap(uint32(from), uint32(to))
+}
+
+// Vetoes returns all vetoes on w.
+func (w *Worker) Vetoes() Veto { return Veto(w.vetoes.Load()) }
+
+// Steer sets or lifts vetoes, and reports which of them changed. Package health and
+// whoever measures a worker's cache call it.
+func (w *Worker) Steer(v Veto, on bool) Veto {
+	old := Veto(0)
+	if on {
+		old = Veto(w.vetoes.Or(uint32(v)))
+		return v &^ old
+	}
+	old = Veto(w.vetoes.And(^uint32(v)))
+	return v & old
+}
+
+// Usable reports whether w may be given requests while another that may is there:
+// it is ready and nothing but its cache is held against it.
+func (w *Worker) Usable() bool { return w.State() == Ready && w.Vetoes()&^FaultyCache == 0 }
+
+// Terms returns what updates may have changed.
+func (w *Worker) Terms() *Terms { return w.priced.Load() }
+
+// SetTerms is the registry's.
+func (w *Worker) SetTerms(t *Terms) { w.priced.Store(t) }
+
+// Contact notes a sign of life at the time now: bytes of an answer, a probe that passed,
+// an event or a load record.
+func (w *Worker) Contact(now int64) { newer(&w.contact, now) }
+
+// LastContact returns the newest sign of life; 0: none yet.
+func (w *Worker) LastContact() int64 { return w.contact.Load() }
+
+// LastToken returns when any answer of w last moved; 0: never.
+func (w *Worker) LastToken() int64 { return w.token.Load() }
+
+func newer(at *atomic.Int64, now int64) {
+	for {
+		old := at.Load()
+		if old >= now || at.CompareAndSwap(old, now) {
+			return
+		}
+	}
+}
