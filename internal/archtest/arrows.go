@@ -40,6 +40,7 @@ var arrows = []arrow{
 		[]string{"indexclient", "indexsrv", "proto/...", "internal/..."},
 		"the gateway asks an index; the embedded one is the same host in process",
 	},
+	{"gateway/openai", []string{"internal/..."}, "bodies and answers: bytes in, values out"},
 	{
 		"cli",
 		[]string{"indexclient", "relay/client", "relay/feed", "relay/normal", "relay/wire", "shard", "proto/...", "internal/..."},

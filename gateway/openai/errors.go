@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: whoever refuses a request. After: the client.
+
+package openai
+
+import "kindex/internal/lookup"
+
+// Types of errors, as OpenAI's API names them.
+const (
+	InvalidRequest = "invalid_request_error"
+	ServerError    = "server_error"
+	RateLimit      = "rate_limit_error"
+	Unauthorized   = "authentication_error"
+)
+
+// Error is a refusal that a client can understand.
+type Error struct {
+	Status  int // of HTTP
+	Type    string
+	Code    string // for programs
+	Param   string // the field that is wrong; "": none
+	Message string // for people: one line
+}
+
+// Error returns the message.
+func (e *Error) Error() string { return e.Message }
+
+// AppendJSON appends the body of the answer.
+func (e *Error) AppendJSON(dst []byte) []byte {
+	dst = append(dst, `{"error":{"message":`...)
+	dst = lookup.AppendJSONString(dst, e.Message)
+	dst = append(dst, `,"type":`...)
+	dst = lookup.AppendJSONString(dst, e.Type)
+	dst = append(dst, `,"param":`...)
+	dst = appendOrNull(dst, e.Param)
+	dst = append(dst, `,"code":`...)
+	dst = appendOrNull(dst, e.Code)
+	return append(dst, "}}"...)
+}
+
+func appendOrNull(dst []byte, s string) []byte {
+	if s == "" {
+		return append(dst, "null"...)
+	}
+	return lookup.AppendJSONString(dst, s)
+}
+
+// invalid refuses a body for one field.
+func invalid(code, param, message string) *Error {
+	return &Error{Status: 400, Type: InvalidRequest, Code: code, Param: param, Message: message}
+}
