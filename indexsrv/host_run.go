@@ -38,6 +38,7 @@ func Run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 		err = defaultCommand().WriteDefaults(stdout)
 	case settings.Check:
 		_, err = fmt.Fprintln(stdout, "configuration ok")
+	case settings.Show: // not offered
 	case settings.Serve:
 		if err := cfg.settle(); err != nil {
 			_, _ = fmt.Fprintf(stderr, "indexsrv: node: %v\n", err)

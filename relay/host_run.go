@@ -35,6 +35,7 @@ func Run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 		err = defaultCommand().WriteDefaults(stdout)
 	case settings.Check:
 		_, err = fmt.Fprintln(stdout, "configuration ok")
+	case settings.Show: // not offered
 	case settings.Serve:
 		return serve(&cfg, stderr, signals)
 	}

@@ -18,6 +18,7 @@ const (
 	Serve Action = iota
 	Check
 	Defaults
+	Show // what flags and file say, as a file; only where [List] can be written
 	Help
 	Version
 )
@@ -34,7 +35,13 @@ type List struct {
 	// key, quoted where the file has a text in the place of a number, and end where
 	// set refused none.
 	Begin func() (set func(key, value string, quoted bool) error, end func() error)
+	// Items returns what is given, each as the mapping that Begin takes, the keys in
+	// the order in which they are to be shown; nil: the program has no --print-config.
+	Items func() [][]Pair
 }
+
+// Pair is one key of an item with its value.
+type Pair struct{ Key, Value string }
 
 // Command is the command line of a server that takes only flags.
 type Command struct {
@@ -79,6 +86,10 @@ func (c *Command) Parse(args []string) (Action, []error) {
 	}
 	file, list := add("config", false), add(c.List.Name, false)
 	check, defaults := add("check-config", true), add("print-defaults", true)
+	show := new(given)
+	if c.List.Items != nil {
+		show = add("print-config", true)
+	}
 	version, help := add("version", true), add("help", true)
 	add("h", true)
 	for _, o := range c.Options {
@@ -110,8 +121,11 @@ func (c *Command) Parse(args []string) (Action, []error) {
 	if len(faults) == 0 {
 		faults = c.Validate()
 	}
-	if check.on() {
+	switch {
+	case check.on():
 		return Check, faults
+	case show.on():
+		return Show, faults
 	}
 	return Serve, faults
 }
@@ -162,16 +176,39 @@ func (c *Command) WriteUsage(w io.Writer) error {
 func (c *Command) WriteDefaults(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s configuration: every option with its default.\n", c.Name)
-	for _, o := range c.Options {
-		value := o.Value()
-		if value == "" {
-			value = `""`
-		}
-		fmt.Fprintf(&b, "\n# %s\n%s: %s\n", o.Usage, o.Name, value)
-	}
+	c.writeOptions(&b)
 	b.WriteString(c.Sample)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// WriteConfig prints what is set as a file that sets the same. The list must have
+// Items.
+func (c *Command) WriteConfig(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s configuration: what is set.\n", c.Name)
+	c.writeOptions(&b)
+	items := c.List.Items()
+	if len(items) == 0 {
+		fmt.Fprintf(&b, "\n%s: []\n", c.List.Name)
+	} else {
+		fmt.Fprintf(&b, "\n%s:\n", c.List.Name)
+	}
+	for _, item := range items {
+		lead := "-"
+		for _, p := range item {
+			fmt.Fprintf(&b, "%s %s: %s\n", lead, p.Key, yamlScalar(p.Value))
+			lead = " "
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (c *Command) writeOptions(b *strings.Builder) {
+	for _, o := range c.Options {
+		fmt.Fprintf(b, "\n# %s\n%s: %s\n", o.Usage, o.Name, yamlScalar(o.Value()))
+	}
 }
 
 func shown(o *Option) string {

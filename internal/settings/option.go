@@ -125,6 +125,49 @@ func Span(name, usage string, p *time.Duration, lo, hi time.Duration) Option {
 	}}
 }
 
+// Number takes a decimal number from lo to hi.
+func Number(name, usage string, p *float64, lo, hi float64) Option {
+	return Option{name, usage, func() string { return formatNumber(*p) }, func(s string) error {
+		v, err := parseNumber(s, lo, hi)
+		if err == nil {
+			*p = v
+		}
+		return err
+	}}
+}
+
+// Seconds takes a duration from lo to hi as a decimal number of seconds; what is below
+// a nanosecond is rounded.
+func Seconds(name, usage string, p *time.Duration, lo, hi time.Duration) Option {
+	return Option{name, usage, func() string { return formatNumber(p.Seconds()) }, func(s string) error {
+		v, err := parseNumber(s, lo.Seconds(), hi.Seconds())
+		if err == nil {
+			*p = time.Duration(math.Round(v * float64(time.Second)))
+		}
+		return err
+	}}
+}
+
+func formatNumber(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+
+func parseNumber(s string, lo, hi float64) (float64, error) {
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(v >= lo && v <= hi) {
+		return 0, fmt.Errorf("%q must be a number from %s to %s", s, formatNumber(lo), formatNumber(hi))
+	}
+	return v, nil
+}
+
+// MaybeAddress takes host:port, and nothing.
+func MaybeAddress(name, usage string, p *string) Option {
+	return Text(name, usage, p, func(s string) error {
+		if s == "" {
+			return nil
+		}
+		return CheckAddress(s)
+	})
+}
+
 // Address takes host:port.
 func Address(name, usage string, p *string) Option {
 	return Text(name, usage, p, CheckAddress)

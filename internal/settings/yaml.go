@@ -3,10 +3,12 @@
 package settings
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -97,6 +99,21 @@ func yamlError(path string, err error) error {
 		return fmt.Errorf("%s:%d: %s", path, y.GetToken().Position.Line, firstLine(y.GetMessage()))
 	}
 	return fmt.Errorf("%s: %s", path, firstLine(err.Error()))
+}
+
+// plainScalar is what means itself in YAML without quotes.
+var plainScalar = regexp.MustCompile(`^[A-Za-z0-9/][A-Za-z0-9/._:+%-]*$`)
+
+// yamlScalar writes s so that it is read back as it is.
+func yamlScalar(s string) string {
+	if plainScalar.MatchString(s) && !strings.HasSuffix(s, ":") && !strings.EqualFold(s, "null") {
+		return s
+	}
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(s) // a text always can be
+	return strings.TrimSpace(b.String())
 }
 
 func firstLine(s string) string {
