@@ -41,6 +41,7 @@ var arrows = []arrow{
 		"the gateway asks an index; the embedded one is the same host in process",
 	},
 	{"gateway/openai", []string{"internal/..."}, "bodies and answers: bytes in, values out"},
+	{"gateway/upstream", []string{"gateway/fleet", "internal/..."}, "connections to workers"},
 	{
 		"cli",
 		[]string{"indexclient", "relay/client", "relay/feed", "relay/normal", "relay/wire", "shard", "proto/...", "internal/..."},
