@@ -21,10 +21,18 @@ type Holder struct {
 	requests atomic.Int64
 	tokens   atomic.Int64 // that are to be prefilled: of prompts, less what was cached
 	streams  atomic.Int64 // of the requests, those whose tokens are seen one by one
-	taken    atomic.Uint64
+	unmoved  atomic.Int64 // of the streams, those without a token yet
+
+	// Of all leases that ever were; they only grow.
+	taken   atomic.Uint64
+	prefill atomic.Int64 // tokens that were to be prefilled as these began
+
+	token atomic.Int64 // the newest token of any answer, by [Now]; 0: none yet
+	rose  atomic.Int64 // when streams last became more than none, by [Now]
 }
 
-// Reading is one report of a holder's load. It is immutable.
+// Reading is one report of a holder's load. It is immutable once it is set, is set once,
+// on one holder, and is not copied.
 //
 // What an engine does not say is negative, which is not zero.
 type Reading struct {
@@ -41,9 +49,15 @@ type Reading struct {
 	SilenceMS        int64 // without output while it holds requests
 	ReportsSteps     bool  // counts every step, so that silence is standing still
 
-	// Taken is how many leases had been taken on the holder when this was read: what
-	// came later is not in it.
-	Taken uint64
+	// Taken is how many leases had been taken on the holder when this was read, and
+	// TakenPrefill the tokens that these were to prefill: what came later is not in it.
+	// [Holder.Stamp] sets both.
+	Taken        uint64
+	TakenPrefill int64
+
+	// Of the leases taken later, those that ended meanwhile and what they counted.
+	laterEnded   atomic.Int64
+	laterPrefill atomic.Int64
 }
 
 // Reading returns the newest report; nil: none yet.
@@ -68,3 +82,54 @@ func (h *Holder) InFlight() int64 { return h.requests.Load() }
 // PrefillInFlight returns the tokens that these are yet to prefill, as far as it was
 // known when they were placed and no first token has come.
 func (h *Holder) PrefillInFlight() int64 { return h.tokens.Load() }
+
+// Taken returns how many leases were ever taken on h.
+func (h *Holder) Taken() uint64 { return h.taken.Load() }
+
+// Stamp notes in r what leases have been taken on h until now. Whoever makes a reading
+// calls it as the engine is asked, or as a report comes in.
+func (h *Holder) Stamp(r *Reading) {
+	r.TakenPrefill = h.prefill.Load()
+	r.Taken = h.taken.Load()
+}
+
+// Unread is what is in flight and the newest reading cannot count yet.
+type Unread struct {
+	Requests int64
+	Prefill  int64 // tokens that these are yet to prefill, as [Holder.PrefillInFlight]
+}
+
+// Unread returns what is in flight and not in r, which is h's newest reading; r nil: all
+// that is in flight. It is exact while nothing else happens; a lease that ends while a
+// reading is replaced may count until the next one. It is never negative and never more
+// than is in flight.
+func (h *Holder) Unread(r *Reading) Unread {
+	requests, prefill := h.requests.Load(), h.tokens.Load()
+	if r == nil {
+		return Unread{max(requests, 0), max(prefill, 0)}
+	}
+	later := int64(h.taken.Load()-r.Taken) - r.laterEnded.Load()
+	tokens := h.prefill.Load() - r.TakenPrefill - r.laterPrefill.Load()
+	return Unread{max(min(later, requests), 0), max(min(tokens, prefill), 0)}
+}
+
+// Progress is how the streams that a holder has come on.
+type Progress struct {
+	Streams int64 // in flight
+	Unmoved int64 // of them, those without a token yet
+	// Since is when h last moved as far as streams tell: its newest token, or when it
+	// came to have a stream after it had none. An end without a token is no progress:
+	// clients that give up on a standing engine do not make it look alive. By [Now];
+	// 0: it never had one.
+	Since int64
+}
+
+// Progress returns how h's streams come on. Its parts are read one after another.
+func (h *Holder) Progress() Progress {
+	p := Progress{Since: max(h.rose.Load(), h.token.Load())}
+	p.Unmoved, p.Streams = h.unmoved.Load(), h.streams.Load()
+	return p
+}
+
+// LastToken returns when any answer of h last moved, by [Now]; 0: never.
+func (h *Holder) LastToken() int64 { return h.token.Load() }

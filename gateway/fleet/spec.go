@@ -12,12 +12,15 @@ const (
 
 // Spec is a worker as it was registered. It is immutable.
 type Spec struct {
-	URL    string // http, https, grpc or grpcs, with host and port
-	Models []string
-	Engine string // VLLM, SGLang; "": not known
-	Ranks  int    // data-parallel ones, 1 or more
+	URL    string   // http, https, grpc or grpcs, with host and port
+	Models []string // served names; empty: to be found out
+	// Adapters are the served names of its LoRA adapters, each with the model that it
+	// adapts, which is one of Models.
+	Adapters map[string]string
+	Engine   string // VLLM, SGLang; "": not known
+	Ranks    int    // data-parallel ones; 0: to be found out, or one
 
-	// Instance is what the index calls this worker; BlockSize the tokens of its
+	// Instance is what the index calls this worker, its URL where nothing else is said; BlockSize the tokens of its
 	// blocks, 0 where the index knows.
 	Instance  string
 	BlockSize int

@@ -55,15 +55,18 @@ type Worker struct {
 	vetoes  atomic.Uint32
 	priced  atomic.Pointer[Terms]
 	contact atomic.Int64 // the newest sign of life, monotonic ns of [Now]
-	token   atomic.Int64 // the newest token of any answer
 }
 
-// Terms are what an update may change of a worker in service.
-type Terms struct {
-	Priority int     // as the contract has it; a tie between equal costs goes to the higher
-	Cost     float64 // factor on its expected wait
-	Labels   map[string]string
-	APIKey   string // sent to the engine; never shown
+// NewWorker returns the worker of a registration, pending, with a holder for each rank.
+// Their seats are those of a pool of this worker alone; a registry gives others.
+func NewWorker(id string, s *Spec) *Worker {
+	w := &Worker{ID: id, Spec: s}
+	for rank := range max(s.Ranks, 1) {
+		w.Holders = append(w.Holders, &Holder{Worker: w, Rank: rank, Seat: rank})
+	}
+	t := s.Terms
+	w.SetTerms(&t)
+	return w
 }
 
 // began is the zero of [Now].
@@ -77,11 +80,25 @@ func Now() int64 { return int64(time.Since(began)) }
 func (w *Worker) State() State { return State(w.state.Load()) }
 
 // SetState moves w to s, and reports from where. The registry and the prober call it.
-func (w *Worker) SetState(s State) State { return State(w.state.Swap(uint32(s))) }
+// A worker that drains is only ever removed, and one that was removed stays so: any
+// other move of it is left out.
+func (w *Worker) SetState(s State) State {
+	for {
+		old := w.State()
+		if !may(old, s) || w.state.CompareAndSwap(uint32(old), uint32(s)) {
+			return old
+		}
+	}
+}
 
-// MoveState moves w from one state to another, and reports whether it was there.
+// MoveState moves w from one state to another, and reports whether it was there and may.
 func (w *Worker) MoveState(from, to State) bool {
-	return w.state.CompareAndSwap(uint32(from), uint32(to))
+	return may(from, to) && w.state.CompareAndSwap(uint32(from), uint32(to))
+}
+
+// may reports whether a worker can go from one state to another.
+func may(from, to State) bool {
+	return from < Draining || to == Removed || from == to && from == Draining
 }
 
 // Vetoes returns all vetoes on w.
@@ -103,8 +120,16 @@ func (w *Worker) Steer(v Veto, on bool) Veto {
 // it is ready and nothing but its cache is held against it.
 func (w *Worker) Usable() bool { return w.State() == Ready && w.Vetoes()&^FaultyCache == 0 }
 
-// Terms returns what updates may have changed.
-func (w *Worker) Terms() *Terms { return w.priced.Load() }
+// Terms returns what updates may have changed; never nil.
+func (w *Worker) Terms() *Terms {
+	if t := w.priced.Load(); t != nil {
+		return t
+	}
+	return &noTerms
+}
+
+// noTerms are those of a worker that nobody priced.
+var noTerms = Terms{Priority: DefaultPriority, Cost: DefaultCost}
 
 // SetTerms is the registry's.
 func (w *Worker) SetTerms(t *Terms) { w.priced.Store(t) }
@@ -116,8 +141,23 @@ func (w *Worker) Contact(now int64) { newer(&w.contact, now) }
 // LastContact returns the newest sign of life; 0: none yet.
 func (w *Worker) LastContact() int64 { return w.contact.Load() }
 
-// LastToken returns when any answer of w last moved; 0: never.
-func (w *Worker) LastToken() int64 { return w.token.Load() }
+// LastToken returns when any answer of w last moved; 0: never. Cost: O(ranks).
+func (w *Worker) LastToken() int64 {
+	last := int64(0)
+	for _, h := range w.Holders {
+		last = max(last, h.token.Load())
+	}
+	return last
+}
+
+// InFlight returns the requests that have a lease on a holder of w. Cost: O(ranks).
+func (w *Worker) InFlight() int64 {
+	n := int64(0)
+	for _, h := range w.Holders {
+		n += h.requests.Load()
+	}
+	return n
+}
 
 func newer(at *atomic.Int64, now int64) {
 	for {

@@ -42,6 +42,7 @@ var arrows = []arrow{
 	},
 	{"gateway/openai", []string{"internal/..."}, "bodies and answers: bytes in, values out"},
 	{"gateway/upstream", []string{"gateway/fleet", "internal/..."}, "connections to workers"},
+	{"gateway/fleet", []string{"internal/..."}, "who the workers are: everything of a gateway reads it, it knows nobody"},
 	{
 		"cli",
 		[]string{"indexclient", "relay/client", "relay/feed", "relay/normal", "relay/wire", "shard", "proto/...", "internal/..."},

@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: POST /workers, flags, files, by way of the prober. After: pools, which
+// decisions read, and whoever follows joins and leaves.
+
+package fleet
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The limits of a registry.
+const (
+	MaxWorkers       = 4_096
+	MaxHolders       = 65_536
+	MaxRanks         = 64    // of a worker
+	MaxModels        = 4_096 // names that can be asked for
+	MaxModelsPerSpec = 256
+)
+
+// Why a registry refuses. Each is wrapped with what was refused.
+var (
+	ErrExists  = errors.New("already registered")
+	ErrUnknown = errors.New("not registered")
+	ErrFull    = errors.New("no room")
+	ErrLeaving = errors.New("leaving")
+)
+
+// A Registration is one that was asked for: from the request until its removal. It has
+// a worker as soon as it is known what the engine is; one whose engine turned out to be
+// another one has another worker, under the same ID.
+type Registration struct {
+	ID string
+
+	given  atomic.Pointer[Spec]
+	worker atomic.Pointer[Worker]
+	job    atomic.Pointer[Job]
+}
+
+// Given returns what was asked for, with the terms as they are now. It is immutable.
+func (r *Registration) Given() *Spec { return r.given.Load() }
+
+// Worker returns the worker that stands for r now; nil: none yet.
+func (r *Registration) Worker() *Worker { return r.worker.Load() }
+
+// Job returns how finding out about the engine goes.
+func (r *Registration) Job() *Job { return r.job.Load() }
+
+// Job is how finding out about a registration's engine goes. It is immutable.
+type Job struct {
+	Status   string // "pending", "processing", "done", "failed"
+	Attempts int
+	Message  string // the newest reason, or what was found and is odd; "": none
+	At       time.Time
+}
+
+// A Registry is who is there. One write happens at a time, with all hooks of it; reads
+// of pools and workers take no lock.
+type Registry struct {
+	turn sync.Mutex // held for a whole change, its hooks too
+
+	join, leave, change []func(*Worker) // guarded by turn
+	own                 map[string]*Pool
+	seats               seatMap
+	version             uint64
+	instances           map[string]*Worker
+
+	mu    sync.RWMutex             // guards the maps below; taken within turn
+	byID  map[string]*Registration // written under turn too
+	byURL map[string]*Registration
+
+	pools   atomic.Pointer[map[string]*Pool] // by each name that can be asked for
+	workers atomic.Pointer[[]*Worker]        // in the order of their joins
+
+	leaving sync.WaitGroup
+	stop    chan struct{}
+	stopped sync.Once
+}
+
+// NewRegistry returns an empty registry.
+func NewRegistry() *Registry {
+	r := &Registry{
+		own: make(map[string]*Pool), instances: make(map[string]*Worker),
+		byID: make(map[string]*Registration), byURL: make(map[string]*Registration), stop: make(chan struct{}),
+	}
+	r.pools.Store(&map[string]*Pool{})
+	r.workers.Store(&[]*Worker{})
+	return r
+}
+
+// Close ends the drains that go on, without their removals.
+func (r *Registry) Close() {
+	r.stopped.Do(func() { close(r.stop) })
+	r.leaving.Wait()
+}
+
+// Pool returns the workers for a model or an adapter; nil: nobody has it. An adapter
+// that all workers of its base model have is that model's pool. Lock-free, no
+// allocation.
+func (r *Registry) Pool(model string) *Pool { return (*r.pools.Load())[model] }
+
+// Adapter reports whether a name that can be asked for is that of an adapter.
+func (r *Registry) Adapter(name string) bool {
+	p := r.Pool(name)
+	return p != nil && (p.Model != name || p.Base != "")
+}
+
+// Models returns every name that can be asked for, with its pool. The map is immutable.
+func (r *Registry) Models() map[string]*Pool { return *r.pools.Load() }
+
+// Workers returns all workers in the order of their joins. The slice is immutable.
+func (r *Registry) Workers() []*Worker { return *r.workers.Load() }
+
+// Seats returns a number above every seat that is taken.
+func (r *Registry) Seats() int {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	return r.seats.top()
+}
+
+// OnJoin has f called for each worker before decisions can name it, beginning with those
+// that are there. Hooks are called one after another, in the order of the changes; they
+// may read the registry but not change it, and must not block.
+func (r *Registry) OnJoin(f func(*Worker)) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	r.join = append(r.join, f)
+	for _, w := range r.Workers() {
+		f(w)
+	}
+}
+
+// OnLeave has f called for each worker that left, after the last pool that names it was
+// replaced. Leases on it may still be out. As for [Registry.OnJoin].
+func (r *Registry) OnLeave(f func(*Worker)) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	r.leave = append(r.leave, f)
+}
+
+// OnChange has f called after a worker's terms changed or it began to drain. As for
+// [Registry.OnJoin].
+func (r *Registry) OnChange(f func(*Worker)) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	r.change = append(r.change, f)
+}
+
+func tell(hooks []func(*Worker), w *Worker) {
+	for _, f := range hooks {
+		f(w)
+	}
+}
+
+// Add registers a worker of which all is known: it joins at once, pending.
+//
+// Errors: of [Spec.Validate], [ErrExists], [ErrFull].
+func (r *Registry) Add(s Spec) (*Worker, error) {
+	reg, err := r.Enroll(s)
+	if err != nil {
+		return nil, err
+	}
+	w, err := r.Join(reg, *reg.Given())
+	if err != nil {
+		r.withdraw(reg)
+	}
+	return w, err
+}
+
+// Enroll takes a registration in: its URL is taken, and nobody is given requests yet.
+// With [ErrExists] it returns the one that is there.
+func (r *Registry) Enroll(s Spec) (*Registration, error) {
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	reg := &Registration{ID: newID()}
+	reg.given.Store(&s)
+	reg.job.Store(&Job{Status: "pending", At: time.Now()})
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if old := r.byURL[s.URL]; old != nil {
+		return old, fmt.Errorf("%s: %w as %s", s.URL, ErrExists, old.ID)
+	}
+	if len(r.byID) >= MaxWorkers {
+		return nil, fmt.Errorf("%s: %w: a gateway has at most %d workers", s.URL, ErrFull, MaxWorkers)
+	}
+	r.byID[reg.ID], r.byURL[s.URL] = reg, reg
+	return reg, nil
+}
+
+// newID returns an id that no other registration has.
+func newID() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return "w-" + hex.EncodeToString(b[:])
+}
+
+// withdraw forgets a registration that has no worker.
+func (r *Registry) withdraw(reg *Registration) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	r.forget(reg)
+}
+
+// forget takes reg out of the maps. turn is held.
+func (r *Registry) forget(reg *Registration) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byID[reg.ID] != reg {
+		return false
+	}
+	delete(r.byID, reg.ID)
+	delete(r.byURL, reg.Given().URL)
+	return true
+}
+
+// Join makes the worker of a registration, as s says, and puts it into the pools. Where
+// it has one already that one leaves first: what was known of it does not go over.
+//
+// Errors: [ErrUnknown] where the registration was removed meanwhile, [ErrLeaving] where
+// its worker drains, [ErrExists] where another worker has the instance, [ErrFull].
+func (r *Registry) Join(reg *Registration, s Spec) (*Worker, error) {
+	s.URL = reg.Given().URL
+	if s.Instance == "" {
+		s.Instance = s.URL
+	}
+	s.Ranks = max(s.Ranks, 1)
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	old := reg.Worker()
+	if err := r.mayJoin(reg, old, &s); err != nil {
+		return nil, err
+	}
+	if old != nil {
+		r.part(old)
+		tell(r.leave, old)
+	}
+	w := NewWorker(reg.ID, &s)
+	for _, h := range w.Holders {
+		h.Seat = r.seats.take()
+	}
+	tell(r.join, w)
+	reg.worker.Store(w)
+	r.instances[s.Instance] = w
+	r.publish(w, true)
+	return w, nil
+}
+
+// mayJoin returns why the worker of reg cannot be s. turn is held.
+func (r *Registry) mayJoin(reg *Registration, old *Worker, s *Spec) error {
+	if r.Get(reg.ID) != reg {
+		return fmt.Errorf("%s: %w", s.URL, ErrUnknown)
+	}
+	if old != nil && old.State() >= Draining {
+		return fmt.Errorf("%s: %w", s.URL, ErrLeaving)
+	}
+	if len(s.Models) == 0 {
+		return fmt.Errorf("%s: it serves no model", s.URL)
+	}
+	if other := r.instances[s.Instance]; other != nil && other != old {
+		return fmt.Errorf("%s: instance_id %.100q: %w for %s", s.URL, s.Instance, ErrExists, other.Spec.URL)
+	}
+	free := MaxHolders - r.seats.taken
+	if old != nil {
+		free += len(old.Holders)
+	}
+	if s.Ranks > min(free, MaxRanks) {
+		return fmt.Errorf("%s: %w for %d ranks: a worker has at most %d, all workers at most %d", s.URL, ErrFull, s.Ranks, MaxRanks, MaxHolders)
+	}
+	names := len(r.own)
+	for name := range s.names() {
+		if r.own[name] == nil {
+			names++
+		}
+	}
+	if names > MaxModels {
+		return fmt.Errorf("%s: %w: all workers together have at most %d models and adapters", s.URL, ErrFull, MaxModels)
+	}
+	return nil
+}
+
+// part takes w out of the pools. turn is held.
+func (r *Registry) part(w *Worker) {
+	w.SetState(Removed)
+	if r.instances[w.Spec.Instance] == w {
+		delete(r.instances, w.Spec.Instance)
+	}
+	r.publish(w, false)
+	for _, h := range w.Holders {
+		r.seats.give(h.Seat)
+	}
+}
+
+// publish replaces the pools that w joins, or leaves. turn is held.
+// Cost: O(workers of its models + names).
+func (r *Registry) publish(w *Worker, joins bool) {
+	r.version++
+	for name, base := range w.Spec.names() {
+		p := r.own[name]
+		switch {
+		case joins && p == nil:
+			p = NewPool(name, r.version, []*Worker{w})
+			p.Base = base
+		case joins:
+			p = p.with(w, r.version)
+			if p.Base != base {
+				p.Base = "" // they do not agree: a name by itself
+			}
+		default:
+			p = p.without(w, r.version)
+		}
+		if len(p.Workers) == 0 {
+			delete(r.own, name)
+		} else {
+			r.own[name] = p
+		}
+	}
+	all := maps.Clone(r.own)
+	for name, p := range r.own {
+		if base := r.own[p.Base]; p.Base != "" && base != nil && len(base.Workers) == len(p.Workers) {
+			all[name] = base
+		}
+	}
+	workers := r.Workers()
+	if joins {
+		workers = append(slices.Clip(workers), w)
+	} else {
+		workers = slices.DeleteFunc(slices.Clone(workers), func(o *Worker) bool { return o == w })
+	}
+	r.workers.Store(&workers)
+	r.pools.Store(&all)
+}
+
+// Get returns the registration of an id, or of a URL; nil: there is none.
+func (r *Registry) Get(id string) *Registration {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if reg := r.byID[id]; reg != nil {
+		return reg
+	}
+	return r.byURL[id]
+}
+
+// Registrations returns all of them, in no order.
+func (r *Registry) Registrations() []*Registration {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Collect(maps.Values(r.byID))
+}
+
+// Update changes a registration's terms.
+func (r *Registry) Update(id string, edit func(*Terms) error) (*Registration, error) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	reg := r.Get(id)
+	if reg == nil {
+		return nil, fmt.Errorf("%.300s: %w", id, ErrUnknown)
+	}
+	w := reg.Worker()
+	t := reg.Given().Terms
+	if w != nil {
+		t = *w.Terms()
+	}
+	if err := edit(&t); err != nil {
+		return reg, err
+	}
+	if err := t.validate(); err != nil {
+		return reg, err
+	}
+	s := *reg.Given()
+	s.Terms = t
+	reg.given.Store(&s)
+	if w != nil {
+		w.SetTerms(&t)
+		tell(r.change, w)
+	}
+	return reg, nil
+}
+
+// Remove ends a registration at once. Leases on its worker end by themselves and touch
+// nobody else. It returns the worker that it had; nil: none yet.
+func (r *Registry) Remove(id string) (*Worker, error) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	reg := r.Get(id)
+	if reg == nil {
+		return nil, fmt.Errorf("%.300s: %w", id, ErrUnknown)
+	}
+	return r.remove(reg), nil
+}
+
+// remove is Remove with turn held.
+func (r *Registry) remove(reg *Registration) *Worker {
+	if !r.forget(reg) {
+		return nil
+	}
+	w := reg.Worker()
+	if w != nil {
+		r.part(w)
+		tell(r.leave, w)
+	}
+	return w
+}
+
+// drainLook is how often a drain looks whether its worker is done.
+const drainLook = 20 * time.Millisecond
+
+// Drain ends a registration gently: its worker is given nothing new, and is removed when
+// it has no request in flight, or after timeout. It returns at once; a second call
+// changes nothing.
+func (r *Registry) Drain(id string, timeout time.Duration) (*Registration, error) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	reg := r.Get(id)
+	if reg == nil {
+		return nil, fmt.Errorf("%.300s: %w", id, ErrUnknown)
+	}
+	w := reg.Worker()
+	if w == nil || timeout <= 0 {
+		r.remove(reg)
+		return reg, nil
+	}
+	if w.SetState(Draining) == Draining {
+		return reg, nil
+	}
+	tell(r.change, w)
+	select {
+	case <-r.stop:
+	default:
+		r.leaving.Go(func() { r.drained(reg, w, timeout) })
+	}
+	return reg, nil
+}
+
+// drained waits for the end of a drain and removes.
+func (r *Registry) drained(reg *Registration, w *Worker, timeout time.Duration) {
+	look := time.NewTicker(drainLook)
+	defer look.Stop()
+	end := time.NewTimer(timeout)
+	defer end.Stop()
+	for over := false; !over && w.State() == Draining && w.InFlight() > 0; {
+		select {
+		case <-look.C:
+		case <-end.C:
+			over = true
+		case <-r.stop:
+			return
+		}
+	}
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	r.remove(reg)
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"kindex/gateway/fleet"
+)
+
+func add(t testing.TB, r *fleet.Registry, s fleet.Spec) *fleet.Worker {
+	t.Helper()
+	w, err := r.Add(s)
+	if err != nil {
+		t.Fatalf("Add(%q): %v", s.URL, err)
+	}
+	return w
+}
+
+func TestPoolsHoldWhoServesTheModel(t *testing.T) {
+	r := fleet.NewRegistry()
+	defer r.Close()
+	a := add(t, r, fleet.Spec{URL: "http://A:1/", Models: []string{"m"}, Ranks: 2})
+	b := add(t, r, fleet.Spec{URL: "grpc://b:2", Models: []string{"m", "n"}, Instance: "b"})
+	if got, want := a.Spec.URL, "http://a:1"; got != want {
+		t.Errorf("the URL is kept as %q, want %q", got, want)
+	}
+	if got := r.Pool("m").Workers; !slices.Equal(got, []*fleet.Worker{a, b}) {
+		t.Errorf("m is served by %v, want both", got)
+	}
+	if got := r.Pool("n").Workers; !slices.Equal(got, []*fleet.Worker{b}) {
+		t.Errorf("n is served by %v, want b alone", got)
+	}
+	if p := r.Pool("x"); p != nil {
+		t.Errorf("an unknown model has a pool %v", p)
+	}
+	if h := r.Pool("m").Holder("http://a:1", 1); h != a.Holders[1] {
+		t.Errorf("rank 1 of a is %v", h)
+	}
+	seats := []int{a.Holders[0].Seat, a.Holders[1].Seat, b.Holders[0].Seat}
+	if !slices.Equal(seats, []int{0, 1, 2}) {
+		t.Errorf("seats are %v, want 0 1 2", seats)
+	}
+	if _, err := r.Remove(a.ID); err != nil {
+		t.Fatal(err)
+	}
+	if a.State() != fleet.Removed || len(r.Pool("m").Workers) != 1 || r.Pool("m").Holder("http://a:1", 0) != nil {
+		t.Error("a is still there after its removal")
+	}
+	if c := add(t, r, fleet.Spec{URL: "http://a:1", Models: []string{"m"}}); c.Holders[0].Seat != 0 || c.ID == a.ID {
+		t.Errorf("a again has seat %d and id %s: want seat 0, and an id of its own", c.Holders[0].Seat, c.ID)
+	}
+	if _, err := r.Add(fleet.Spec{URL: "HTTP://a:1", Models: []string{"m"}}); !errors.Is(err, fleet.ErrExists) {
+		t.Errorf("the same URL again: %v, want %v", err, fleet.ErrExists)
+	}
+	if _, err := r.Add(fleet.Spec{URL: "http://c:1", Models: []string{"m"}, Instance: "b"}); !errors.Is(err, fleet.ErrExists) {
+		t.Errorf("the same instance again: %v, want %v", err, fleet.ErrExists)
+	}
+	if r.Get("http://c:1") != nil {
+		t.Error("a worker that could not join left a registration behind")
+	}
+}
+
+func TestAdaptersResolveToTheirBase(t *testing.T) {
+	r := fleet.NewRegistry()
+	defer r.Close()
+	s := fleet.Spec{URL: "http://a:1", Models: []string{"m"}, Adapters: map[string]string{"l": "m"}}
+	a := add(t, r, s)
+	if r.Pool("l") != r.Pool("m") || !r.Adapter("l") || r.Adapter("m") {
+		t.Error("an adapter that every worker has is not its base's pool")
+	}
+	b := add(t, r, fleet.Spec{URL: "http://b:1", Models: []string{"m"}})
+	if p := r.Pool("l"); len(p.Workers) != 1 || p.Workers[0] != a || p.Base != "m" || !r.Adapter("l") {
+		t.Errorf("an adapter that one of two has: pool %+v, want a alone", p)
+	}
+	if _, err := r.Remove(b.ID); err != nil {
+		t.Fatal(err)
+	}
+	if r.Pool("l") != r.Pool("m") {
+		t.Error("an adapter that every worker has again is not its base's pool")
+	}
+}
+
+func TestHooksSeeEachChangeInOrder(t *testing.T) {
+	r := fleet.NewRegistry()
+	defer r.Close()
+	var log []string
+	note := func(what string) func(*fleet.Worker) {
+		return func(w *fleet.Worker) {
+			in := "out"
+			if p := r.Pool("m"); p != nil && slices.Contains(p.Workers, w) {
+				in = "in"
+			}
+			log = append(log, what+" "+w.Spec.URL+" "+in)
+		}
+	}
+	add(t, r, fleet.Spec{URL: "http://a:1", Models: []string{"m"}})
+	r.OnJoin(note("join"))
+	r.OnLeave(note("leave"))
+	r.OnChange(note("change"))
+	b := add(t, r, fleet.Spec{URL: "http://b:1", Models: []string{"m"}})
+	if _, err := r.Update(b.ID, func(t *fleet.Terms) error { t.Priority = 7; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.Terms().Priority; got != 7 {
+		t.Errorf("priority is %d, want 7", got)
+	}
+	if _, err := r.Remove("http://b:1"); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"join http://a:1 in", "join http://b:1 out", "change http://b:1 in", "leave http://b:1 out"}
+	if !slices.Equal(log, want) {
+		t.Errorf("hooks saw %q, want %q", log, want)
+	}
+}
