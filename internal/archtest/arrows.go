@@ -68,6 +68,7 @@ var arrows = []arrow{
 	{"internal/kv", nil, "the vocabulary: everything may import it, it imports nothing of ours"},
 	{"internal/longtest", nil, "a leaf for tests"},
 	{"internal/archtest", nil, "reads the tree as text"},
+	{"internal/hangup", []string{"internal/fdwait"}, "the system's queue is waited for as any descriptor is"},
 	{"internal/secure", []string{"internal/settings"}, "certificates and tokens, read as settings' files are"},
 	{"internal/lookup", []string{"internal/kv"}, "the question and the answer: values and one interface"},
 	{"internal/lookuppb", []string{"internal/kv", "internal/lookup", "proto/kindex/v1"}, "the question and the answer on a wire"},

@@ -33,8 +33,8 @@ type door struct {
 var doors = []door{
 	{
 		imports: []string{"syscall", "golang.org/x/sys/unix"},
-		only:    []string{"numa/...", "internal/shm/...", "internal/fdwait/...", "internal/dirlock/...", "cmd/..."},
-		why:     "system calls for placement live in numa, for shared memory in internal/shm, for waiting on a C library's descriptor in internal/fdwait, for locking a directory in internal/dirlock",
+		only:    []string{"numa/...", "internal/shm/...", "internal/fdwait/...", "internal/hangup/...", "internal/dirlock/...", "cmd/..."},
+		why:     "system calls for placement live in numa, for shared memory in internal/shm, for waiting on a C library's descriptor in internal/fdwait, for seeing a client hang up in internal/hangup, for locking a directory in internal/dirlock",
 	},
 	{
 		imports: []string{
