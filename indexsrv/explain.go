@@ -12,6 +12,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"kindex/internal/jsonscan"
 	"kindex/internal/kv"
 	"kindex/internal/lookup"
 	"kindex/shard"
@@ -158,9 +159,9 @@ func (h *Host) serveExplain(ctx *fasthttp.RequestCtx, q *queryScratch) {
 	q.reset()
 	byToken, byHash := false, false
 	fields := append(q.commonFields(),
-		field{"token_ids", false, func(name string) error { byToken = true; return q.readTokens(name) }},
-		field{"block_hashes", false, func(name string) error { byHash = true; return q.readHashes(name) }})
-	if err := q.scan.object(fields); err != nil {
+		jsonscan.Field{Name: "token_ids", Read: func(name string) error { byToken = true; return q.readTokens(name) }},
+		jsonscan.Field{Name: "block_hashes", Read: func(name string) error { byHash = true; return q.readHashes(name) }})
+	if err := q.scan.Object(fields); err != nil {
 		refuseErr(ctx, err)
 		return
 	}

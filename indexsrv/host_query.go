@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"kindex/internal/jsonscan"
 	"kindex/internal/kv"
 	"kindex/internal/lookup"
 	"kindex/shard"
@@ -21,10 +22,10 @@ import (
 type queryScratch struct {
 	body []byte // the request's
 	out  []byte // the answer's
-	scan scanner
+	scan jsonscan.Scanner
 
-	stripe             int     // of the histograms
-	fields, hashFields []field // of /query and of /query_by_hash
+	stripe             int              // of the histograms
+	fields, hashFields []jsonscan.Field // of /query and of /query_by_hash
 
 	// The query.
 	model, group, tenant []byte
@@ -63,8 +64,8 @@ const maxKeptBytes = 1 << 20
 
 func newQueryScratch(stripe int) *queryScratch {
 	q := &queryScratch{stripe: stripe}
-	q.fields = append(q.commonFields(), field{"token_ids", true, q.readTokens})
-	q.hashFields = append(q.commonFields(), field{"block_hashes", true, q.readHashes})
+	q.fields = append(q.commonFields(), jsonscan.Field{Name: "token_ids", Required: true, Read: q.readTokens})
+	q.hashFields = append(q.commonFields(), jsonscan.Field{Name: "block_hashes", Required: true, Read: q.readHashes})
 	return q
 }
 
@@ -79,7 +80,7 @@ func (h *Host) putScratch(q *queryScratch) {
 
 // reset empties the query, not the body.
 func (q *queryScratch) reset() {
-	q.scan.reset(q.body)
+	q.scan.Reset(q.body)
 	q.model, q.group, q.tenant, q.lora, q.salt = nil, nil, nil, nil, nil
 	q.tokens, q.hashes = q.tokens[:0], q.hashes[:0]
 	q.extra.reset()

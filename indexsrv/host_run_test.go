@@ -201,7 +201,7 @@ func BenchmarkQueryAnswer(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					q.reset()
-					if err := q.scan.object(q.fields); err != nil {
+					if err := q.scan.Object(q.fields); err != nil {
 						b.Fatal(err)
 					}
 					if _, err := h.ask(q, false); err != nil {

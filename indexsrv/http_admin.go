@@ -11,6 +11,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"kindex/internal/jsonscan"
 	"kindex/internal/lookup"
 	"kindex/relay/feed"
 )
@@ -46,10 +47,10 @@ func (h *Host) serveUnregister(ctx *fasthttp.RequestCtx, q *queryScratch) {
 }
 
 // decodeRegistration reads the body of /register.
-func decodeRegistration(s *scanner, body []byte) (Registration, error) {
+func decodeRegistration(s *jsonscan.Scanner, body []byte) (Registration, error) {
 	var r Registration
-	s.reset(body)
-	err := s.object([]field{
+	s.Reset(body)
+	err := s.Object([]jsonscan.Field{
 		idInto(s, &r.Instance),
 		textInto(s, "endpoint", true, &r.Endpoint),
 		textInto(s, "replay_endpoint", false, &r.ReplayEndpoint),
@@ -66,10 +67,10 @@ func decodeRegistration(s *scanner, body []byte) (Registration, error) {
 }
 
 // decodeUnregistration reads the body of /unregister.
-func decodeUnregistration(s *scanner, body []byte) (unregistration, error) {
+func decodeUnregistration(s *jsonscan.Scanner, body []byte) (unregistration, error) {
 	u := unregistration{rank: -1}
-	s.reset(body)
-	err := s.object([]field{
+	s.Reset(body)
+	err := s.Object([]jsonscan.Field{
 		idInto(s, &u.instance),
 		textInto(s, "model_name", true, &u.model),
 		textInto(s, "routing_group", false, &u.group),
@@ -80,25 +81,25 @@ func decodeUnregistration(s *scanner, body []byte) (unregistration, error) {
 	return u, err
 }
 
-func idInto(s *scanner, p *InstanceID) field {
-	return field{"instance_id", true, func(name string) error {
-		id, number, err := s.idField(name)
+func idInto(s *jsonscan.Scanner, p *InstanceID) jsonscan.Field {
+	return jsonscan.Field{Name: "instance_id", Required: true, Read: func(name string) error {
+		id, number, err := s.IDField(name)
 		*p = InstanceID{string(id), number}
 		return err
 	}}
 }
 
-func textInto(s *scanner, name string, required bool, p *string) field {
-	return field{name, required, func(name string) error {
-		t, err := s.textField(name)
+func textInto(s *jsonscan.Scanner, name string, required bool, p *string) jsonscan.Field {
+	return jsonscan.Field{Name: name, Required: required, Read: func(name string) error {
+		t, err := s.TextField(name)
 		*p = string(t)
 		return err
 	}}
 }
 
-func intInto(s *scanner, name string, required bool, lo, hi uint64, p *int) field {
-	return field{name, required, func(name string) error {
-		n, err := s.intField(name, lo, hi)
+func intInto(s *jsonscan.Scanner, name string, required bool, lo, hi uint64, p *int) jsonscan.Field {
+	return jsonscan.Field{Name: name, Required: required, Read: func(name string) error {
+		n, err := s.IntField(name, lo, hi)
 		*p = int(n)
 		return err
 	}}

@@ -8,14 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"math/big"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
+	"kindex/internal/jsonscan"
 	"kindex/internal/kv"
 	"kindex/internal/lookup"
 )
@@ -35,7 +34,7 @@ var errOracle = errors.New("refused")
 
 // oracleQuery reads a body as the contract says, slowly.
 func oracleQuery(body []byte) (w wantQuery, err error) {
-	if !json.Valid(body) || !utf8.Valid(body) || nesting(body) > maxNesting {
+	if !json.Valid(body) || !utf8.Valid(body) || nesting(body) > jsonscan.MaxNesting {
 		return w, errOracle
 	}
 	members, err := topMembers(body)
@@ -229,7 +228,7 @@ func sameAsOracle(body []byte) error {
 	q := newQueryScratch(0)
 	q.body = body
 	q.reset()
-	err := q.scan.object(q.fields)
+	err := q.scan.Object(q.fields)
 	want, wantErr := oracleQuery(body)
 	if (err != nil) != (wantErr != nil) {
 		return fmt.Errorf("got error %w, the oracle %w", orEOF(err), orEOF(wantErr))
@@ -323,94 +322,6 @@ func FuzzQueryBody(f *testing.F) {
 	})
 }
 
-// TestHashes reads hashes of either sign and refuses what is none.
-func TestHashes(t *testing.T) {
-	f := func(array string, want []kv.ContentHash, refused bool) {
-		t.Helper()
-		var s scanner
-		s.reset([]byte(array))
-		got, err := appendHashes[kv.ContentHash](&s, "block_hashes", nil)
-		if (err != nil) != refused || !refused && !slices.Equal(got, want) {
-			t.Errorf("%s: got %v, %v, want %v, refused %v", array, got, err, want, refused)
-		}
-	}
-	f(`[1,-1]`, []kv.ContentHash{1, 1<<64 - 1}, false)
-	f(`[18446744073709551615,-9223372036854775808]`, []kv.ContentHash{1<<64 - 1, 1 << 63}, false)
-	f(`[-583561804111958748]`, []kv.ContentHash{17863182269597592868}, false)
-	f(`[18446744073709551616]`, nil, true)
-	f(`[-9223372036854775809]`, nil, true)
-	f(`[1.0]`, nil, true)
-	f(`["1"]`, nil, true)
-}
-
-// TestPlainHashes: what is read eight digits at a time is what is read digit by digit,
-// whatever stands around it and wherever the text ends.
-func TestPlainHashes(t *testing.T) {
-	rng := rand.New(rand.NewPCG(3, 4))
-	const marks = ",,,]-0 .e:/x"
-	read := func(text []byte) (got []uint64, at int) {
-		s := scanner{b: text}
-		return plainHashes[uint64](&s, nil), s.i
-	}
-	for range 200_000 {
-		var text []byte
-		for range 1 + rng.IntN(3) {
-			if rng.IntN(3) == 0 {
-				text = append(text, '-')
-			}
-			for range rng.IntN(22) {
-				text = append(text, '0'+byte(rng.IntN(10)))
-			}
-			text = append(text, marks[rng.IntN(len(marks))])
-		}
-		got, at := read(text)
-		// One number after the other by the general rule, and its end.
-		var want []uint64
-		s := scanner{b: text}
-		end := 0
-		for s.i < len(text) && (text[s.i] == '-' || '0' <= text[s.i] && text[s.i] <= '9') {
-			from := s.i
-			v, ok, err := s.integer(1<<63, math.MaxUint64)
-			digits := s.i - from
-			if text[from] == '-' {
-				digits--
-			}
-			if err != nil || !ok || digits > 19 || s.i == len(text) || text[s.i] != ',' && text[s.i] != ']' {
-				break
-			}
-			want, end = append(want, v), s.i
-			if text[s.i] == ']' {
-				break
-			}
-			if s.i++; s.i < len(text) && text[s.i] == ' ' {
-				s.i++
-			}
-		}
-		if !slices.Equal(got, want) || at != end {
-			t.Fatalf("%q: got %d up to %d, want %d up to %d", text, got, at, want, end)
-		}
-	}
-}
-
-func BenchmarkHashesBody(b *testing.B) {
-	rng := rand.New(rand.NewPCG(5, 6))
-	var body []byte
-	for range 64 {
-		body = fmt.Appendf(body, ",%d", int64(rng.Uint64()))
-	}
-	body[0] = '['
-	body = append(body, ']')
-	var dst []uint64
-	for b.Loop() {
-		var s scanner
-		s.reset(body)
-		var err error
-		if dst, err = appendHashes(&s, "block_hashes", dst[:0]); err != nil || len(dst) != 64 {
-			b.Fatal(len(dst), err)
-		}
-	}
-}
-
 // TestAppendJSONString holds the encoder against encoding/json.
 func TestAppendJSONString(t *testing.T) {
 	for _, s := range []string{"", "a", `"\/`, "\x00\x1f\x7f\n", "é😀", "a\xffb", "\xe2\x82", "�", strings.Repeat("x", 300)} {
@@ -440,7 +351,7 @@ func BenchmarkQueryBody(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				q.reset()
-				if err := q.scan.object(q.fields); err != nil {
+				if err := q.scan.Object(q.fields); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"kindex/internal/jsonscan"
 	"kindex/internal/kv"
 	"kindex/internal/lookup"
 )
@@ -21,9 +22,9 @@ func (h *Host) serveQueryByHash(ctx *fasthttp.RequestCtx, q *queryScratch) {
 	h.answer(ctx, q, q.hashFields, true)
 }
 
-func (h *Host) answer(ctx *fasthttp.RequestCtx, q *queryScratch, fields []field, byHash bool) {
+func (h *Host) answer(ctx *fasthttp.RequestCtx, q *queryScratch, fields []jsonscan.Field, byHash bool) {
 	q.reset()
-	if err := q.scan.object(fields); err != nil {
+	if err := q.scan.Object(fields); err != nil {
 		refuseErr(ctx, err)
 		return
 	}
@@ -102,25 +103,25 @@ func appendByRank(b []byte, hits []hit, blockSize uint64, all bool) []byte {
 }
 
 // commonFields are those of both query routes.
-func (q *queryScratch) commonFields() []field {
-	text := func(name string, required bool, p *[]byte) field {
-		return field{name, required, func(name string) (err error) {
-			if *p, err = q.scan.textField(name); err == nil && required && len(*p) == 0 {
+func (q *queryScratch) commonFields() []jsonscan.Field {
+	text := func(name string, required bool, p *[]byte) jsonscan.Field {
+		return jsonscan.Field{Name: name, Required: required, Read: func(name string) (err error) {
+			if *p, err = q.scan.TextField(name); err == nil && required && len(*p) == 0 {
 				err = refuse(ErrInvalid, "%s: must not be empty", name)
 			}
 			return err
 		}}
 	}
-	return []field{
+	return []jsonscan.Field{
 		text("model_name", true, &q.model),
 		text("routing_group", false, &q.group),
 		text("tenant_id", false, &q.tenant),
 		text("lora_name", false, &q.lora),
 		text("cache_salt", false, &q.salt),
-		{"extra_keys", false, q.readExtra},
-		{"instances", false, q.readInstances},
-		{"max_results", false, func(name string) error {
-			n, err := q.scan.intField(name, 1, lookup.MaxResults)
+		{Name: "extra_keys", Read: q.readExtra},
+		{Name: "instances", Read: q.readInstances},
+		{Name: "max_results", Read: func(name string) error {
+			n, err := q.scan.IntField(name, 1, lookup.MaxResults)
 			q.maxResults = int(n)
 			return err
 		}},
@@ -128,26 +129,26 @@ func (q *queryScratch) commonFields() []field {
 }
 
 func (q *queryScratch) readTokens(name string) (err error) {
-	q.tokens, err = q.scan.appendTokens(name, q.tokens)
+	q.tokens, err = q.scan.AppendTokens(name, q.tokens)
 	return err
 }
 
 func (q *queryScratch) readHashes(name string) (err error) {
-	q.hashes, err = appendHashes(&q.scan, name, q.hashes)
+	q.hashes, err = jsonscan.AppendHashes(&q.scan, name, q.hashes)
 	return err
 }
 
 func (q *queryScratch) readInstances(name string) error {
-	if err := q.scan.array(name, "instance ids"); err != nil {
+	if err := q.scan.Array(name, "instance ids"); err != nil {
 		return err
 	}
 	q.filtered = true
 	for first := true; ; first = false {
-		done, err := q.scan.next(first, ']')
+		done, err := q.scan.Next(first, ']')
 		if done || err != nil {
 			return err
 		}
-		id, _, err := q.scan.idField(name)
+		id, _, err := q.scan.IDField(name)
 		if err != nil {
 			return err
 		}
@@ -190,21 +191,21 @@ const extraForm = "must be null or an array of strings and [identifier, offset] 
 // readExtra reads extra_keys in the shape of vLLM's events.
 func (q *queryScratch) readExtra(name string) error {
 	s, e := &q.scan, &q.extra
-	if err := s.array(name, "one entry per block"); err != nil {
+	if err := s.Array(name, "one entry per block"); err != nil {
 		return err
 	}
 	for first := true; ; first = false {
-		done, err := s.next(first, ']')
+		done, err := s.Next(first, ']')
 		if done || err != nil {
 			return err
 		}
-		switch s.space() {
+		switch s.Space() {
 		case 'n':
-			err = s.literal("null")
+			err = s.Literal("null")
 		case '[':
 			err = q.readExtraEntry(name)
 		default:
-			if err = s.skip(maxNesting - 2); err == nil {
+			if err = s.Skip(jsonscan.MaxNesting - 2); err == nil {
 				err = refuse(ErrInvalid, "%s[%d]: %s", name, len(e.ends), extraForm)
 			}
 		}
@@ -218,23 +219,23 @@ func (q *queryScratch) readExtra(name string) error {
 // readExtraEntry reads the keys of one block.
 func (q *queryScratch) readExtraEntry(name string) error {
 	s, e := &q.scan, &q.extra
-	s.i++
+	s.Take('[')
 	for first := true; ; first = false {
-		done, err := s.next(first, ']')
+		done, err := s.Next(first, ']')
 		if done || err != nil {
 			return err
 		}
 		var k kv.ExtraKey
 		ok := false
-		switch s.space() {
+		switch s.Space() {
 		case '"':
 			var id []byte
-			id, err = s.text()
+			id, err = s.Text()
 			k, ok = kv.ExtraKey{Kind: kv.ExtraString, ID: string(id)}, true
 		case '[':
-			k, ok, err = s.item()
+			k, ok, err = readItem(s)
 		default:
-			err = s.skip(maxNesting - 3)
+			err = s.Skip(jsonscan.MaxNesting - 3)
 		}
 		if err == nil && !ok {
 			err = refuse(ErrInvalid, "%s[%d]: %s", name, len(e.ends), extraForm)
@@ -246,25 +247,25 @@ func (q *queryScratch) readExtraEntry(name string) error {
 	}
 }
 
-// item reads [identifier, offset]; ok is false where it is something else. What
+// readItem reads [identifier, offset]; ok is false where it is something else. What
 // is left of it then is not read: the body is refused anyway.
-func (s *scanner) item() (k kv.ExtraKey, ok bool, err error) {
-	s.i++
-	switch s.space() {
+func readItem(s *jsonscan.Scanner) (k kv.ExtraKey, ok bool, err error) {
+	s.Take('[')
+	switch s.Space() {
 	case '"':
 	case ']':
 		return k, false, nil
 	default:
-		return k, false, s.skip(maxNesting - 4)
+		return k, false, s.Skip(jsonscan.MaxNesting - 4)
 	}
-	id, err := s.text()
-	if err != nil || !s.take(',') {
+	id, err := s.Text()
+	if err != nil || !s.Take(',') {
 		return k, false, err
 	}
-	offset, ok, err := s.integer(1<<63, 1<<63-1)
+	offset, ok, err := s.Integer(1<<63, 1<<63-1)
 	if err != nil || !ok {
 		return k, false, err
 	}
 	k = kv.ExtraKey{Kind: kv.ExtraItem, ID: string(id), Offset: int64(offset)}
-	return k, s.take(']'), nil
+	return k, s.Take(']'), nil
 }

@@ -29,7 +29,7 @@ func TestQueryAllocations(t *testing.T) {
 		q.body = []byte(body)
 		one := func() {
 			q.reset()
-			if err := q.scan.object(q.fields); err != nil {
+			if err := q.scan.Object(q.fields); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := h.ask(q, false); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"kindex/internal/jsonscan"
 	"kindex/internal/secure"
 )
 
@@ -39,8 +40,8 @@ func (h *Host) serveDeregisterPeer(ctx *fasthttp.RequestCtx, q *queryScratch) {
 // servePeer reads the body {"url":"http://..."} and does what is asked with it.
 func (h *Host) servePeer(ctx *fasthttp.RequestCtx, q *queryScratch, action string, do func(url string) error, status int) {
 	var url string
-	q.scan.reset(q.body)
-	err := q.scan.object([]field{textInto(&q.scan, "url", true, &url)})
+	q.scan.Reset(q.body)
+	err := q.scan.Object([]jsonscan.Field{textInto(&q.scan, "url", true, &url)})
 	if err == nil {
 		if url, err = peerURL(url); err != nil {
 			err = refuse(ErrInvalid, "url: %v", err)

@@ -55,9 +55,9 @@ type Call struct {
 	// can. It is one of a few fixed names, fit for a label.
 	Unsure string
 
-	Multimodal  bool // images, audio or video are part of the prompt
-	UsageInSSE  bool // a stream's end tells the usage: stream_options.include_usage
-	Rank        int  // data_parallel_rank; -1: free
-	N           int  // answers to each prompt; 1 where nothing is said
-	MaxTokens   int  // of one answer; 0: not said
+	Multimodal bool // images, audio or video are part of the prompt
+	UsageInSSE bool // a stream's end tells the usage: stream_options.include_usage
+	Rank       int  // data_parallel_rank; -1: free
+	N          int  // answers to each prompt; 1 where nothing is said
+	MaxTokens  int  // of one answer; 0: not said
 }

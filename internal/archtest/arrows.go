@@ -71,6 +71,7 @@ var arrows = []arrow{
 	{"internal/hangup", []string{"internal/fdwait"}, "the system's queue is waited for as any descriptor is"},
 	{"internal/secure", []string{"internal/settings"}, "certificates and tokens, read as settings' files are"},
 	{"internal/lookup", []string{"internal/kv"}, "the question and the answer: values and one interface"},
+	{"internal/jsonscan", []string{"internal/lookup"}, "bytes in, values out; a refusal is a refused lookup's"},
 	{"internal/lookuppb", []string{"internal/kv", "internal/lookup", "proto/kindex/v1"}, "the question and the answer on a wire"},
 	{"internal", []string{"internal/kv", "internal/seqlock", "internal/invariants"}, "shared leaves stay leaves"},
 }

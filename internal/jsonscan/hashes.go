@@ -2,7 +2,7 @@
 
 // Before: scanner, at an array of hashes. After: the query.
 
-package indexsrv
+package jsonscan
 
 import "encoding/binary"
 
@@ -11,7 +11,7 @@ import "encoding/binary"
 // follows the last one of the kind. It reads nothing where the first is of another kind.
 //
 // Cost: eight digits at a time; a third of what digit by digit takes.
-func plainHashes[H ~uint64](s *scanner, dst []H) []H {
+func plainHashes[H ~uint64](s *Scanner, dst []H) []H {
 	b, i, last := s.b, s.i, s.i
 	for i < len(b) {
 		negative := b[i] == '-'
