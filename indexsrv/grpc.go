@@ -59,7 +59,7 @@ func newRPCServer(h *Host) *rpcServer {
 		grpc.MaxRecvMsgSize(int(h.cfg.MaxBodyBytes)),
 		grpc.MaxConcurrentStreams(uint32(h.cfg.GRPCStreams)),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.ConnectionTimeout(handshakeTime),
+		grpc.ConnectionTimeout(secure.HandshakeTime),
 		grpc.WaitForHandlers(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingPeriod, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingPeriod, PermitWithoutStream: true}),

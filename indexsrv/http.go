@@ -277,7 +277,8 @@ func (h *Host) serveHealth(ctx *fasthttp.RequestCtx, _ *queryScratch) {
 func (h *Host) wrap(ln net.Listener) net.Listener {
 	ln = &stallListener{ln, h.cfg.WriteStallTimeout}
 	if h.gate.http != nil {
-		ln = &tlsListener{ln, h.gate.http, &h.gate.audit, handshakeTime}
+		failed := func(remote net.Addr, err error) { h.gate.audit.handshake(remote, "http", err) }
+		ln = &secure.Listener{Listener: ln, Config: h.gate.http, Failed: failed, Limit: secure.HandshakeTime}
 	}
 	return ln
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"kindex/internal/logsink"
 	"kindex/internal/secure"
 )
 
@@ -55,7 +56,7 @@ type gate struct {
 
 // newGate reads certificates and tokens.
 func newGate(cfg *SecureConfig, log *slog.Logger) (*gate, error) {
-	g := &gate{cfg: cfg, log: log, audit: audit{log: log, lines: newLimiter()}}
+	g := &gate{cfg: cfg, log: log, audit: audit{log: log, lines: logsink.NewLimiter()}}
 	told := func(what string) func(error) {
 		return func(err error) {
 			if err != nil {
@@ -181,7 +182,7 @@ func (g *gate) adminAddr() string {
 // the handler finds the actor in the request.
 func (h *Host) authorize(ctx *fasthttp.RequestCtx, p *port, r *route) bool {
 	g := h.gate
-	if c, ok := ctx.Conn().(*tlsConn); ok && r.access.role > secure.RoleNone && c.expired() {
+	if c, ok := ctx.Conn().(*secure.Conn); ok && r.access.role > secure.RoleNone && c.Expired() {
 		g.audit.refused(httpActor(ctx, secure.Caller{}), r.path, reasonCertificate, "the certificate has expired since the connection began")
 		ctx.SetConnectionClose()
 		refuseHTTP(ctx, fasthttp.StatusUnauthorized, "certificate: has expired since this connection began, connect with a new one")
@@ -209,8 +210,8 @@ func (h *Host) authorize(ctx *fasthttp.RequestCtx, p *port, r *route) bool {
 // httpActor is who sent a request.
 func httpActor(ctx *fasthttp.RequestCtx, caller secure.Caller) actor {
 	a := actor{who: caller.Name, remote: ctx.RemoteAddr().String(), via: "http", role: caller.Role}
-	if c, ok := ctx.Conn().(*tlsConn); ok {
-		a.certificate = c.subject
+	if c, ok := ctx.Conn().(*secure.Conn); ok {
+		a.certificate = c.Subject()
 	}
 	a.named()
 	return a

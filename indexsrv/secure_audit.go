@@ -6,12 +6,11 @@ package indexsrv
 
 import (
 	"context"
-	"hash/maphash"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"kindex/internal/logsink"
 	"kindex/internal/lookup"
 	"kindex/internal/secure"
 )
@@ -81,7 +80,7 @@ func (r refusalReason) String() string {
 // Concurrency: any goroutine.
 type audit struct {
 	log        *slog.Logger
-	lines      limiter
+	lines      logsink.Limiter
 	refusals   [numReasons]atomic.Uint64
 	suppressed atomic.Uint64 // refusals and failures without a line
 }
@@ -149,7 +148,7 @@ func (u *audit) limited(a actor, attrs ...slog.Attr) {
 	if a.via == "shm" {
 		from = a.who // a process has no address that stays
 	}
-	skipped, ok := u.lines.allow(from, time.Now())
+	skipped, ok := u.lines.Allow(from, time.Now())
 	if !ok {
 		u.suppressed.Add(1)
 		return
@@ -192,56 +191,4 @@ func hostOf(remote string) string {
 		}
 	}
 	return remote
-}
-
-// Limits of audit lines about refusals. Chosen, not measured: a person reads every
-// one of an honest mistake, and a flood is some 20 lines a second.
-const (
-	lineBurst, linesASecond       = 10, 1  // from one address
-	allLinesBurst, allLinesSecond = 50, 20 // from all
-	lineCells                     = 256    // addresses told apart, as far as they fall into other cells
-)
-
-// limiter bounds lines by address and in all, in memory that does not grow.
-type limiter struct {
-	mu    sync.Mutex
-	seed  maphash.Seed
-	cells [lineCells]bucket
-	all   bucket
-}
-
-// bucket has room for so many lines now.
-type bucket struct {
-	room    float64
-	last    time.Time
-	skipped uint64
-}
-
-func newLimiter() limiter { return limiter{seed: maphash.MakeSeed()} }
-
-// allow reports whether a line about address may be written, and how many of its
-// cell were not since the last one.
-func (l *limiter) allow(address string, now time.Time) (skipped uint64, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c := &l.cells[maphash.String(l.seed, address)%lineCells]
-	c.fill(now, lineBurst, linesASecond)
-	l.all.fill(now, allLinesBurst, allLinesSecond)
-	if c.room < 1 || l.all.room < 1 {
-		c.skipped++
-		return 0, false
-	}
-	c.room--
-	l.all.room--
-	skipped, c.skipped = c.skipped, 0
-	return skipped, true
-}
-
-func (b *bucket) fill(now time.Time, burst, rate float64) {
-	if b.last.IsZero() {
-		b.room = burst
-	} else {
-		b.room = min(burst, b.room+max(0, now.Sub(b.last).Seconds())*rate)
-	}
-	b.last = now
 }

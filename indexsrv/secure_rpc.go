@@ -156,7 +156,7 @@ func rpcActor(ctx context.Context, caller secure.Caller) actor {
 	if p, ok := peer.FromContext(ctx); ok {
 		a.remote = p.Addr.String()
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.PeerCertificates) > 0 {
-			a.certificate = certificateName(info.State.PeerCertificates[0])
+			a.certificate = secure.CertificateName(info.State.PeerCertificates[0])
 		}
 	}
 	a.named()

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"kindex/internal/logsink"
 	"kindex/internal/secure"
 	"kindex/internal/secure/securetest"
 	kindexv1 "kindex/proto/kindex/v1"
@@ -167,7 +168,7 @@ func TestRPCRoles(t *testing.T) {
 	if n := r.gate.audit.total(); n == 0 || r.gate.audit.refusals[reasonRole].Load() == 0 {
 		t.Errorf("%d refusals are counted", n)
 	}
-	r.gate.audit.lines = newLimiter()
+	r.gate.audit.lines = logsink.NewLimiter()
 	_ = call(t, conn, kindexv1.WorkersService_RegisterWorker_FullMethodName, "reader-token")
 	_ = call(t, conn, kindexv1.WorkersService_RegisterWorker_FullMethodName, "writer-token")
 	lines := strings.Split(strings.TrimSpace(r.logged.String()), "\n")
