@@ -26,6 +26,9 @@ type Holder struct {
 	// Of all leases that ever were; they only grow.
 	taken   atomic.Uint64
 	prefill atomic.Int64 // tokens that were to be prefilled as these began
+	history history      // of both
+
+	held atomic.Int64 // blocks, and one more; 0: not known
 
 	token atomic.Int64 // the newest token of any answer, by [Now]; 0: none yet
 	rose  atomic.Int64 // when streams last became more than none, by [Now]
@@ -51,7 +54,7 @@ type Reading struct {
 
 	// Taken is how many leases had been taken on the holder when this was read, and
 	// TakenPrefill the tokens that these were to prefill: what came later is not in it.
-	// [Holder.Stamp] sets both.
+	// [Holder.Stamp] and [Holder.StampAt] set both.
 	Taken        uint64
 	TakenPrefill int64
 
@@ -86,8 +89,8 @@ func (h *Holder) PrefillInFlight() int64 { return h.tokens.Load() }
 // Taken returns how many leases were ever taken on h.
 func (h *Holder) Taken() uint64 { return h.taken.Load() }
 
-// Stamp notes in r what leases have been taken on h until now. Whoever makes a reading
-// calls it as the engine is asked, or as a report comes in.
+// Stamp notes in r what leases have been taken on h until now. Whoever asks an engine
+// calls it as he asks; of a report that comes in, and has an age, it is [Holder.StampAt].
 func (h *Holder) Stamp(r *Reading) {
 	r.TakenPrefill = h.prefill.Load()
 	r.Taken = h.taken.Load()

@@ -36,8 +36,9 @@ func (h *Holder) Take(w Work) *Lease {
 	l := &Lease{Holder: h, Since: now, stream: w.Stream}
 	prefill := max(w.Prompt-w.Cached, 0)
 	l.prefill.Store(prefill)
-	h.prefill.Add(prefill)
+	h.history.prefill.note(now, uint64(h.prefill.Add(prefill)-prefill))
 	l.seq = h.taken.Add(1)
+	h.history.taken.note(now, l.seq-1)
 	h.tokens.Add(prefill)
 	if w.Stream {
 		if h.streams.Load() == 0 { // before it counts, so that no one sees a stream that never moved
