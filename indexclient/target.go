@@ -16,6 +16,12 @@ const maxHosts = 256
 
 const unixPrefix = "unix:"
 
+// CheckTarget returns what is wrong with a target of [Dial]: ErrInvalid.
+func CheckTarget(target string) error {
+	_, err := parseTarget(target)
+	return err
+}
+
 // parseTarget returns the hosts of each part.
 func parseTarget(target string) ([][]string, error) {
 	var parts [][]string

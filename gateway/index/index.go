@@ -14,7 +14,6 @@ import (
 
 	"kindex/gateway/fleet"
 	"kindex/indexclient"
-	"kindex/indexsrv"
 	"kindex/internal/lookup"
 )
 
@@ -54,9 +53,10 @@ type Index interface {
 	// each worker, and whether hosts answer. Empty: it is ready.
 	Unready() []string
 
-	// Streams says how each joined worker is followed, for /workers.
+	// Stream says how a joined worker is followed, for /workers.
 	Stream(w *fleet.Worker) Stream
 
+	// Stats returns what was counted so far.
 	Stats() Stats
 
 	// Close ends all calls and streams.
@@ -68,6 +68,19 @@ type Stream struct {
 	Status string // "pending", "active" (exact), "degraded", "failed", "none"
 	Why    string // not active
 	Blocks uint64 // held, all ranks
+}
+
+// Stats are an index's counters.
+type Stats struct {
+	Answered uint64             // lookups
+	Failed   [numReasons]uint64 // lookups without an answer, by [Reason]
+	Pauses   uint64             // that lookups were skipped for
+	Paused   bool               // now
+	Lost     time.Duration      // that failed lookups took
+	Partial  map[string]uint64  // answers without the part of a host, by its target; nil: none
+	Twice    uint64             // matches that two hosts named
+	Readings uint64             // of loads, pushed
+	Blocks   uint64             // held by all holders, as told last
 }
 
 // Options say what index there is.
@@ -120,7 +133,7 @@ func (o *Options) Validate() []error {
 			bad("index: %w", err)
 		}
 	default:
-		bad("kv-index: %.40q must be one of %s, %s, %s", o.Kind, Chain, Positional, Remote)
+		bad("kv-index: %.40q must be %s, %s or %s", o.Kind, Chain, Positional, Remote)
 	}
 	if o.Timeout < 0 || o.Timeout > time.Minute {
 		bad("index-timeout: must be 0 to 1m")
@@ -165,5 +178,3 @@ func PutAnswer(a *lookup.Answer) {
 
 // maxKeptMatches bounds what one answer keeps: holders of several fleets.
 const maxKeptMatches = 1 << 14
-
-var _ = indexsrv.DefaultConfig
