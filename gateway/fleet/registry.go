@@ -181,6 +181,9 @@ func (r *Registry) Enroll(s Spec) (*Registration, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
+	if s.Instance == "" {
+		s.Instance = s.URL
+	}
 	reg := &Registration{ID: newID()}
 	reg.given.Store(&s)
 	reg.job.Store(&Job{Status: "pending", At: time.Now()})
@@ -225,14 +228,14 @@ func (r *Registry) forget(reg *Registration) bool {
 }
 
 // Join makes the worker of a registration, as s says, and puts it into the pools. Where
-// it has one already that one leaves first: what was known of it does not go over.
+// it has one already that one leaves first: what was known of it does not go over. Of
+// the URL s may have another scheme than was asked for, where that was found out.
 //
 // Errors: [ErrUnknown] where the registration was removed meanwhile, [ErrLeaving] where
 // its worker drains, [ErrExists] where another worker has the instance, [ErrFull].
 func (r *Registry) Join(reg *Registration, s Spec) (*Worker, error) {
-	s.URL = reg.Given().URL
 	if s.Instance == "" {
-		s.Instance = s.URL
+		s.Instance = reg.Given().Instance
 	}
 	s.Ranks = max(s.Ranks, 1)
 	r.turn.Lock()
@@ -245,6 +248,7 @@ func (r *Registry) Join(reg *Registration, s Spec) (*Worker, error) {
 		r.part(old)
 		tell(r.leave, old)
 	}
+	s.Terms = reg.Given().Terms // an update may have come meanwhile
 	w := NewWorker(reg.ID, &s)
 	for _, h := range w.Holders {
 		h.Seat = r.seats.take()
@@ -252,7 +256,7 @@ func (r *Registry) Join(reg *Registration, s Spec) (*Worker, error) {
 	tell(r.join, w)
 	reg.worker.Store(w)
 	r.instances[s.Instance] = w
-	r.publish(w, true)
+	r.publish(w, none, &Served{s.Models, s.Adapters})
 	return w, nil
 }
 
@@ -277,6 +281,11 @@ func (r *Registry) mayJoin(reg *Registration, old *Worker, s *Spec) error {
 	if s.Ranks > min(free, MaxRanks) {
 		return fmt.Errorf("%s: %w for %d ranks: a worker has at most %d, all workers at most %d", s.URL, ErrFull, s.Ranks, MaxRanks, MaxHolders)
 	}
+	return r.mayServe(s.URL, &Served{s.Models, s.Adapters})
+}
+
+// mayServe returns why a worker cannot serve s. turn is held.
+func (r *Registry) mayServe(at string, s *Served) error {
 	names := len(r.own)
 	for name := range s.names() {
 		if r.own[name] == nil {
@@ -284,8 +293,34 @@ func (r *Registry) mayJoin(reg *Registration, old *Worker, s *Spec) error {
 		}
 	}
 	if names > MaxModels {
-		return fmt.Errorf("%s: %w: all workers together have at most %d models and adapters", s.URL, ErrFull, MaxModels)
+		return fmt.Errorf("%s: %w: all workers together have at most %d models and adapters", at, ErrFull, MaxModels)
 	}
+	return nil
+}
+
+// Serve changes which models and adapters a worker has, in place: what is in flight goes
+// on. Hooks of changes are told.
+//
+// Errors: [ErrUnknown] where w is no longer there, [ErrFull], of the names.
+func (r *Registry) Serve(w *Worker, s Served) error {
+	check := *w.Spec
+	check.Models, check.Adapters = s.Models, s.Adapters
+	if err := check.Validate(); err != nil {
+		return err
+	}
+	if len(s.Models) == 0 {
+		return errors.New("models: a worker has at least one")
+	}
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if w.State() == Removed {
+		return fmt.Errorf("%s: %w", w.Spec.URL, ErrUnknown)
+	}
+	if err := r.mayServe(w.Spec.URL, &s); err != nil {
+		return err
+	}
+	r.publish(w, w.Serves(), &s)
+	tell(r.change, w)
 	return nil
 }
 
@@ -295,35 +330,34 @@ func (r *Registry) part(w *Worker) {
 	if r.instances[w.Spec.Instance] == w {
 		delete(r.instances, w.Spec.Instance)
 	}
-	r.publish(w, false)
+	r.publish(w, w.Serves(), none)
 	for _, h := range w.Holders {
 		r.seats.give(h.Seat)
 	}
 }
 
-// publish replaces the pools that w joins, or leaves. turn is held.
+// none is what a worker serves that is not there.
+var none = &Served{}
+
+// publish replaces the pools that w leaves, joins or stays in. turn is held.
 // Cost: O(workers of its models + names).
-func (r *Registry) publish(w *Worker, joins bool) {
+func (r *Registry) publish(w *Worker, was, is *Served) {
 	r.version++
-	for name, base := range w.Spec.names() {
+	for name := range was.names() {
+		r.keep(name, r.own[name].without(w, r.version))
+	}
+	for name, base := range is.names() {
 		p := r.own[name]
-		switch {
-		case joins && p == nil:
+		if p == nil {
 			p = NewPool(name, r.version, []*Worker{w})
 			p.Base = base
-		case joins:
-			p = p.with(w, r.version)
-			if p.Base != base {
-				p.Base = "" // they do not agree: a name by itself
-			}
-		default:
-			p = p.without(w, r.version)
+		} else if p = p.with(w, r.version); p.Base != base {
+			p.Base = "" // they do not agree: a name by itself
 		}
-		if len(p.Workers) == 0 {
-			delete(r.own, name)
-		} else {
-			r.own[name] = p
-		}
+		r.keep(name, p)
+	}
+	if is != none { // who hears that it left asks what it had
+		w.served.Store(is)
 	}
 	all := maps.Clone(r.own)
 	for name, p := range r.own {
@@ -332,13 +366,23 @@ func (r *Registry) publish(w *Worker, joins bool) {
 		}
 	}
 	workers := r.Workers()
-	if joins {
+	switch {
+	case was == none:
 		workers = append(slices.Clip(workers), w)
-	} else {
+	case is == none:
 		workers = slices.DeleteFunc(slices.Clone(workers), func(o *Worker) bool { return o == w })
 	}
 	r.workers.Store(&workers)
 	r.pools.Store(&all)
+}
+
+// keep makes p the pool of a name, or forgets an empty one. turn is held.
+func (r *Registry) keep(name string, p *Pool) {
+	if len(p.Workers) == 0 {
+		delete(r.own, name)
+		return
+	}
+	r.own[name] = p
 }
 
 // Get returns the registration of an id, or of a URL; nil: there is none.
@@ -385,79 +429,4 @@ func (r *Registry) Update(id string, edit func(*Terms) error) (*Registration, er
 		tell(r.change, w)
 	}
 	return reg, nil
-}
-
-// Remove ends a registration at once. Leases on its worker end by themselves and touch
-// nobody else. It returns the worker that it had; nil: none yet.
-func (r *Registry) Remove(id string) (*Worker, error) {
-	r.turn.Lock()
-	defer r.turn.Unlock()
-	reg := r.Get(id)
-	if reg == nil {
-		return nil, fmt.Errorf("%.300s: %w", id, ErrUnknown)
-	}
-	return r.remove(reg), nil
-}
-
-// remove is Remove with turn held.
-func (r *Registry) remove(reg *Registration) *Worker {
-	if !r.forget(reg) {
-		return nil
-	}
-	w := reg.Worker()
-	if w != nil {
-		r.part(w)
-		tell(r.leave, w)
-	}
-	return w
-}
-
-// drainLook is how often a drain looks whether its worker is done.
-const drainLook = 20 * time.Millisecond
-
-// Drain ends a registration gently: its worker is given nothing new, and is removed when
-// it has no request in flight, or after timeout. It returns at once; a second call
-// changes nothing.
-func (r *Registry) Drain(id string, timeout time.Duration) (*Registration, error) {
-	r.turn.Lock()
-	defer r.turn.Unlock()
-	reg := r.Get(id)
-	if reg == nil {
-		return nil, fmt.Errorf("%.300s: %w", id, ErrUnknown)
-	}
-	w := reg.Worker()
-	if w == nil || timeout <= 0 {
-		r.remove(reg)
-		return reg, nil
-	}
-	if w.SetState(Draining) == Draining {
-		return reg, nil
-	}
-	tell(r.change, w)
-	select {
-	case <-r.stop:
-	default:
-		r.leaving.Go(func() { r.drained(reg, w, timeout) })
-	}
-	return reg, nil
-}
-
-// drained waits for the end of a drain and removes.
-func (r *Registry) drained(reg *Registration, w *Worker, timeout time.Duration) {
-	look := time.NewTicker(drainLook)
-	defer look.Stop()
-	end := time.NewTimer(timeout)
-	defer end.Stop()
-	for over := false; !over && w.State() == Draining && w.InFlight() > 0; {
-		select {
-		case <-look.C:
-		case <-end.C:
-			over = true
-		case <-r.stop:
-			return
-		}
-	}
-	r.turn.Lock()
-	defer r.turn.Unlock()
-	r.remove(reg)
 }

@@ -4,6 +4,9 @@
 
 package fleet
 
+// DefaultAttempts is a registration's MaxAttempts where it says nothing.
+const DefaultAttempts = 20
+
 // Engine kinds, as specifications name them.
 const (
 	VLLM   = "vllm"
@@ -24,6 +27,13 @@ type Spec struct {
 	// blocks, 0 where the index knows.
 	Instance  string
 	BlockSize int
+
+	// Name is what logs and answers call it; "": its ID.
+	Name string
+
+	// MaxAttempts is how often the engine is asked what it is before its registration
+	// is given up; 0: without end.
+	MaxAttempts int
 
 	// Events is where its cache's events come from, for an index within the gateway.
 	Events Events

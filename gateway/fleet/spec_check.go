@@ -23,9 +23,15 @@ const (
 	maxBlock  = 1 << 16
 )
 
+// Served is what a worker can be asked for. It is immutable.
+type Served struct {
+	Models   []string
+	Adapters map[string]string // each with the one of Models that it adapts
+}
+
 // names yields every name that can be asked for, with the model that it adapts; "": it is
 // a model.
-func (s *Spec) names() iter.Seq2[string, string] {
+func (s *Served) names() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		for i, m := range s.Models {
 			if slices.Contains(s.Models[:i], m) {
@@ -78,6 +84,8 @@ func CanonicalURL(s string) (string, error) {
 		return "", fmt.Errorf("url: %.200q: the port must be 1 to 65535: %s", s, urlForm)
 	case host == "" || strings.ContainsAny(host, " \t\r\n\"'<>"):
 		return "", fmt.Errorf("url: %.200q: a host is missing: %s", s, urlForm)
+	case u.User != nil && !strings.ContainsFunc(u.Host, func(c rune) bool { return c < '0' || c > '9' }):
+		return "", fmt.Errorf("url: %.200q: a rank is not part of it: register the engine once, with dp_size: %s", s, urlForm)
 	case u.User != nil:
 		return "", errors.New("url: a user in it is not taken: give api_key; " + urlForm)
 	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "":
@@ -93,9 +101,6 @@ func (s *Spec) Validate() error {
 		return err
 	}
 	s.URL = at
-	if s.Instance == "" {
-		s.Instance = s.URL
-	}
 	switch {
 	case s.Engine != "" && s.Engine != VLLM && s.Engine != SGLang:
 		return fmt.Errorf("runtime_type: %.100q: it must be %s or %s", s.Engine, VLLM, SGLang)
@@ -106,10 +111,18 @@ func (s *Spec) Validate() error {
 	case len(s.Models)+len(s.Adapters) > MaxModelsPerSpec:
 		return fmt.Errorf("models: %d with the adapters: a worker has at most %d", len(s.Models)+len(s.Adapters), MaxModelsPerSpec)
 	}
-	if err := checkName("instance_id", s.Instance); err != nil {
-		return err
+	if s.Instance != "" {
+		if err := checkName("instance_id", s.Instance); err != nil {
+			return err
+		}
 	}
-	for name := range s.names() {
+	if s.Name != "" {
+		if err := checkName("name", s.Name); err != nil {
+			return err
+		}
+	}
+	served := Served{s.Models, s.Adapters}
+	for name := range served.names() {
 		if err := checkName("models", name); err != nil {
 			return err
 		}
@@ -142,14 +155,17 @@ func checkText(field, s string) error {
 
 func (t *Terms) validate() error {
 	switch {
-	case t.Priority < 0 || t.Priority > 1_000_000:
-		return fmt.Errorf("priority: %d: it must be 0 to 1000000", t.Priority)
+	case t.Priority < 0 || t.Priority > maxPriority:
+		return fmt.Errorf("priority: %d: it must be 0 to %d", t.Priority, maxPriority)
 	case t.Cost != t.Cost || t.Cost < 0 || t.Cost > 1e6:
 		return fmt.Errorf("cost: %v: it must be above 0, at most 1e6", t.Cost)
 	case len(t.Labels) > maxLabels:
 		return fmt.Errorf("labels: %d: a worker has at most %d", len(t.Labels), maxLabels)
 	case len(t.APIKey) > maxKey:
 		return fmt.Errorf("api_key: %d bytes: it must be at most %d", len(t.APIKey), maxKey)
+	}
+	if u := t.Overload.Usage; u != nil && !(*u > 0 && *u <= 1) {
+		return fmt.Errorf("overload.token_usage: %v: it must be above 0, at most 1", *u)
 	}
 	if t.Cost == 0 {
 		t.Cost = DefaultCost

@@ -54,6 +54,7 @@ type Worker struct {
 	state   atomic.Uint32
 	vetoes  atomic.Uint32
 	priced  atomic.Pointer[Terms]
+	served  atomic.Pointer[Served]
 	contact atomic.Int64 // the newest sign of life, monotonic ns of [Now]
 }
 
@@ -66,7 +67,25 @@ func NewWorker(id string, s *Spec) *Worker {
 	}
 	t := s.Terms
 	w.SetTerms(&t)
+	w.served.Store(&Served{s.Models, s.Adapters})
 	return w
+}
+
+// Serves returns what w can be asked for now, which may have changed since its
+// registration.
+func (w *Worker) Serves() *Served {
+	if s := w.served.Load(); s != nil {
+		return s
+	}
+	return &Served{w.Spec.Models, w.Spec.Adapters}
+}
+
+// Name returns what answers and logs call w.
+func (w *Worker) Name() string {
+	if w.Spec.Name != "" {
+		return w.Spec.Name
+	}
+	return w.ID
 }
 
 // began is the zero of [Now].
