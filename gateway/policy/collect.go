@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Before: a question. After: cost.go, which reads the holders that are gathered here.
+
+package policy
+
+import (
+	"slices"
+
+	"kindex/gateway/fleet"
+)
+
+// Bounds of one decision.
+const (
+	maxNamed = 16 // of the deepest holders
+	maxNext  = 8  // of those next to them
+	maxWarm  = 4  // of those that warm up
+	maxSet   = max(MaxWhole, maxNamed+maxNext+MaxDraws+remembered) + maxWarm
+
+	// maxCross is the number of matches up to which each draw is looked up in them.
+	maxCross = 64
+
+	// noneFor is how long it is taken for true that nobody of a large pool is usable,
+	// in ns, unless a draw meets one.
+	noneFor = 10e6
+)
+
+// relax is who may be given a request.
+type relax uint8
+
+const (
+	usable relax = iota // ready, not vetoed, not tried
+	ready               // vetoed ones too
+	all                 // tried ones too
+)
+
+// set is one decision's work. It lies on the caller's stack.
+type set struct {
+	p    *policy
+	q    *Question
+	st   *state
+	rng  rng
+	n    int
+	list [maxSet]candidate
+	read bool // of the whole pool, not by draws
+
+	relax relax
+
+	// Of the choice.
+	mean, limit float64
+	most        uint64  // depth of the deepest
+	blocks      int     // of the deepest
+	share       float64 // of the prompt that they have
+}
+
+func (s *set) cands() []candidate { return s.list[:s.n] }
+
+func (s *set) tried(w *fleet.Worker) bool { return slices.Contains(s.q.Exclude, w) }
+
+// open reports whether h may be given the request: of the rank asked for, and as far
+// as no better one is there, usable and not tried.
+func (s *set) open(h *fleet.Holder) bool {
+	if s.q.Rank >= 0 && h.Rank != s.q.Rank {
+		return false
+	}
+	switch s.relax {
+	case usable:
+		return h.Worker.Usable() && !s.tried(h.Worker)
+	case ready:
+		return h.Worker.State() == fleet.Ready && !s.tried(h.Worker)
+	}
+	return h.Worker.State() == fleet.Ready
+}
+
+func (s *set) find(h *fleet.Holder) *candidate {
+	for i := range s.cands() {
+		if s.list[i].h == h {
+			return &s.list[i]
+		}
+	}
+	return nil
+}
+
+// add puts h into the set; nil where it is full.
+func (s *set) add(h *fleet.Holder, f flags) *candidate {
+	if s.n == len(s.list) {
+		return nil
+	}
+	c := &s.list[s.n]
+	s.n++
+	c.h, c.flags = h, f
+	return c
+}
+
+// gather puts into the set who stands for the fleet, all of a small pool and draws of a
+// large one, and with matches the deepest holders.
+func (s *set) gather(matches bool) {
+	holders := s.q.Pool.Holders
+	if len(holders) <= s.p.o.Whole {
+		s.read = true
+		for _, h := range holders {
+			if s.open(h) {
+				s.add(h, ofFleet)
+			}
+		}
+		if matches {
+			s.matchAll()
+		}
+		return
+	}
+	if matches {
+		s.named()
+	}
+	if got := s.draw(holders); got < s.p.o.Draws/4 {
+		s.sweep(holders, s.p.o.Draws-got)
+	}
+	for i := range s.st.best {
+		if h := s.st.best[i].Load(); h != nil && s.find(h) == nil && s.open(h) {
+			s.add(h, unmatched)
+		}
+	}
+}
+
+// matchAll notes what each of the set has of the prompt.
+func (s *set) matchAll() {
+	for i := range s.q.Matches {
+		if c := s.find(s.q.Matches[i].Holder); c != nil {
+			s.match(c, &s.q.Matches[i])
+		}
+	}
+}
+
+// draw takes one holder of each of so many equal stretches: uniform, and none twice.
+// Where that one is not open it tries another once.
+func (s *set) draw(holders []*fleet.Holder) int {
+	got, draws := 0, s.p.o.Draws
+	for i := range draws {
+		first, past := i*len(holders)/draws, (i+1)*len(holders)/draws
+		for range 2 {
+			h := holders[first+s.rng.below(past-first)]
+			if s.open(h) {
+				s.stand(h)
+				got++
+				break
+			}
+		}
+	}
+	return got
+}
+
+// sweep looks through all for those that are open, where draws met next to none.
+func (s *set) sweep(holders []*fleet.Holder, want int) {
+	if s.relax == usable && s.q.Now-s.st.none.Load() < noneFor {
+		return
+	}
+	at, found := s.rng.below(len(holders)), false
+	for range holders {
+		if want == 0 {
+			return
+		}
+		h := holders[at]
+		if at++; at == len(holders) {
+			at = 0
+		}
+		if !s.open(h) {
+			continue
+		}
+		if c := s.find(h); c == nil || !c.is(ofFleet) {
+			s.stand(h)
+			want--
+			found = true
+		}
+	}
+	if !found && s.relax == usable && s.q.Rank < 0 && len(s.q.Exclude) == 0 {
+		s.st.none.Store(s.q.Now)
+	}
+}
+
+// stand lets h stand for the fleet.
+func (s *set) stand(h *fleet.Holder) {
+	if c := s.find(h); c != nil {
+		c.flags |= ofFleet
+		return
+	}
+	s.add(h, ofFleet|unmatched)
+}
+
+// worth weighs a match: blocks on the device and on the host, in thousandths.
+func (s *set) worth(m *Match) uint64 {
+	device := min(m.Device, m.Blocks)
+	return uint64(device)*1000 + uint64(float64(m.Blocks-device)*s.p.o.HostWeight*1000)
+}
+
+// counts reports whether a match may bear on a decision.
+func (s *set) counts(m *Match) bool {
+	return m.Blocks > 0 && s.open(m.Holder) && m.Holder.Worker.Vetoes()&fleet.FaultyCache == 0
+}
+
+// match notes in c what it has of the prompt.
+func (s *set) match(c *candidate, m *Match) {
+	c.flags &^= unmatched
+	if m.Blocks == 0 || c.h.Worker.Vetoes()&fleet.FaultyCache != 0 {
+		return
+	}
+	device := min(m.Device, m.Blocks)
+	c.blocks, c.device, c.depth = m.Blocks, device, s.worth(m)
+	size := int64(s.q.BlockSize)
+	c.cached = int64(m.Blocks) * size
+	if s.q.Prompt > 0 {
+		c.cached = min(c.cached, s.q.Prompt)
+	}
+	c.host = max(c.cached-int64(device)*size, 0)
+	if m.Predicted {
+		c.flags |= predicted
+	}
+	if m.Degraded {
+		c.flags |= degraded
+	}
+}
+
+// named gathers the deepest holders of the prompt, and some of the others.
+func (s *set) named() {
+	ms := s.q.Matches
+	below := ^uint64(0)
+	for range 4 { // levels: one, unless its holders cannot be used
+		level, n := s.level(below)
+		if level == 0 {
+			return
+		}
+		if s.deepest(level, n) {
+			s.next(level)
+			return
+		}
+		below = level
+	}
+	for i := range ms {
+		if s.n < maxNamed && s.worth(&ms[i]) < below && s.counts(&ms[i]) {
+			s.match(s.add(ms[i].Holder, 0), &ms[i])
+		}
+	}
+}
+
+// level returns the greatest worth below a bound, and how many matches have it. It
+// touches no holder.
+func (s *set) level(below uint64) (level uint64, n int) {
+	for i := range s.q.Matches {
+		m := &s.q.Matches[i]
+		if uint64(m.Blocks)*1000 < level {
+			break // the rest is less deep, whatever lies where
+		}
+		switch w := s.worth(m); {
+		case w >= below || w < level:
+		case w > level:
+			level, n = w, 1
+		default:
+			n++
+		}
+	}
+	return level, n
+}
+
+// deepest adds the holders of the n matches of that worth, drawn from equal stretches
+// where they are too many, and reports whether any can be used.
+func (s *set) deepest(level uint64, n int) bool {
+	if n > maxNamed && s.pick(level, n, maxNamed) {
+		return true
+	}
+	return s.pick(level, n, n)
+}
+
+// pick takes the first match that counts from a random place on in each of so many
+// stretches of the n of that worth.
+func (s *set) pick(level uint64, n, stretches int) bool {
+	before, nth, stretch := s.n, 0, 0
+	past := n / stretches
+	from := s.rng.below(past)
+	for i := range s.q.Matches {
+		m := &s.q.Matches[i]
+		if s.worth(m) != level {
+			continue
+		}
+		if nth == past {
+			stretch++
+			past = (stretch + 1) * n / stretches
+			from = nth + s.rng.below(past-nth)
+		}
+		if nth >= from && s.counts(m) {
+			s.match(s.add(m.Holder, 0), m)
+			from = n // this stretch has its one
+		}
+		if nth++; nth == n || s.n == before+maxNamed {
+			break
+		}
+	}
+	return s.n > before
+}
+
+// next adds some that have less than the deepest, from anywhere among them.
+func (s *set) next(level uint64) {
+	ms := s.q.Matches
+	if len(ms) <= s.n {
+		return
+	}
+	for i := range maxNext {
+		first, past := i*len(ms)/maxNext, (i+1)*len(ms)/maxNext
+		if first == past {
+			continue
+		}
+		m := &ms[first+s.rng.below(past-first)]
+		if s.worth(m) < level && s.counts(m) && s.find(m.Holder) == nil {
+			s.match(s.add(m.Holder, 0), m)
+		}
+	}
+}
+
+// cross looks up what draws have of the prompt: all of them where the matches are few,
+// else of the two with the least to do.
+func (s *set) cross() {
+	ms := s.q.Matches
+	if s.read || len(ms) == 0 {
+		return
+	}
+	if len(ms) <= maxCross {
+		for i := range ms {
+			if c := s.find(ms[i].Holder); c != nil && c.is(unmatched) {
+				s.match(c, &ms[i])
+				s.p.sum(c, s.q.Prompt)
+			}
+		}
+		return
+	}
+	var two [2]*candidate
+	for i := range s.cands() {
+		c := &s.list[i]
+		switch {
+		case !c.is(unmatched):
+		case two[0] == nil || c.bare < two[0].bare:
+			two[0], two[1] = c, two[0]
+		case two[1] == nil || c.bare < two[1].bare:
+			two[1] = c
+		}
+	}
+	for _, c := range two {
+		if c == nil {
+			continue
+		}
+		for i := range ms {
+			if ms[i].Holder == c.h {
+				s.match(c, &ms[i])
+				s.p.sum(c, s.q.Prompt)
+				break
+			}
+		}
+	}
+}
