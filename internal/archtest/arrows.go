@@ -43,6 +43,12 @@ var arrows = []arrow{
 	{"gateway/openai", []string{"internal/..."}, "bodies and answers: bytes in, values out"},
 	{"gateway/upstream", []string{"gateway/fleet", "internal/..."}, "connections to workers"},
 	{"gateway/policy", []string{"gateway/fleet"}, "decisions: values in, a holder out; they know no network"},
+	{"gateway/overlay", []string{"gateway/fleet", "gateway/policy", "internal/..."}, "what no index can know yet, beside its matches"},
+	{
+		"gateway/route",
+		[]string{"gateway/admit", "gateway/fleet", "gateway/health", "gateway/index", "gateway/openai", "gateway/overlay", "gateway/policy", "gateway/prompt", "internal/..."},
+		"joins what knows prompts, caches, load and health; it knows no connection",
+	},
 	{"gateway/fleet", []string{"internal/..."}, "who the workers are: everything of a gateway reads it, it knows nobody"},
 	{"gateway/index", []string{"gateway/fleet", "indexclient", "indexsrv", "internal/..."}, "asks an index and knows no request; the embedded one is a host without servers"},
 	{
