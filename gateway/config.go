@@ -34,6 +34,8 @@ type Config struct {
 	LogFormat string // one of logsink.Formats
 	LogQueue  int    // lines
 	AccessLog string // "": none; else a file, or "-": standard error
+
+	file string // that it was read from; "": none
 }
 
 // ListenConfig says where a gateway is reached, by whom, and what a client may send.

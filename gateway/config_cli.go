@@ -8,7 +8,9 @@ import "kindex/internal/settings"
 // the words of who has to mend them.
 func parseArgs(args []string) (*Config, settings.Action, []error) {
 	cfg := DefaultConfig()
-	action, faults := cfg.command().Parse(args)
+	command := cfg.command()
+	action, faults := command.Parse(args)
+	cfg.file = command.File
 	return &cfg, action, faults
 }
 

@@ -53,6 +53,9 @@ type Command struct {
 	// Head and Tail are the help's text before and after the options; Sample ends
 	// the file that --print-defaults prints.
 	Head, Tail, Sample string
+
+	// File is the path of the file that Parse read; "": none.
+	File string
 }
 
 // given keeps what one flag was given; it is applied after the file, which it
@@ -115,6 +118,7 @@ func (c *Command) Parse(args []string) (Action, []error) {
 			faults = append(faults, fmt.Errorf("flag --config: given more than once (%s)", path))
 			break
 		}
+		c.File = path
 		faults = append(faults, c.loadFile(path)...)
 	}
 	faults = append(faults, c.apply(flags, list.values)...)
