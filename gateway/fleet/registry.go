@@ -303,25 +303,53 @@ func (r *Registry) mayServe(at string, s *Served) error {
 //
 // Errors: [ErrUnknown] where w is no longer there, [ErrFull], of the names.
 func (r *Registry) Serve(w *Worker, s Served) error {
-	check := *w.Spec
-	check.Models, check.Adapters = s.Models, s.Adapters
-	if err := check.Validate(); err != nil {
+	if err := s.validate(); err != nil {
 		return err
-	}
-	if len(s.Models) == 0 {
-		return errors.New("models: a worker has at least one")
 	}
 	r.turn.Lock()
 	defer r.turn.Unlock()
+	return r.serve(w, &s)
+}
+
+// serve is Serve with turn held.
+func (r *Registry) serve(w *Worker, s *Served) error {
 	if w.State() == Removed {
 		return fmt.Errorf("%s: %w", w.Spec.URL, ErrUnknown)
 	}
-	if err := r.mayServe(w.Spec.URL, &s); err != nil {
+	if err := r.mayServe(w.Spec.URL, s); err != nil {
 		return err
 	}
-	r.publish(w, w.Serves(), &s)
+	r.publish(w, w.Serves(), s)
 	tell(r.change, w)
 	return nil
+}
+
+// Pin is Serve by a registration's id, for good: what the engine lists no longer counts.
+func (r *Registry) Pin(id string, s Served) (*Registration, error) {
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	reg := r.Get(id)
+	if reg == nil {
+		return nil, fmt.Errorf("%.300s: %w", id, ErrUnknown)
+	}
+	if w := reg.Worker(); w != nil {
+		if err := r.serve(w, &s); err != nil {
+			return reg, err
+		}
+	}
+	given := *reg.Given()
+	given.Models, given.Adapters = s.Models, s.Adapters
+	reg.given.Store(&given)
+	return reg, nil
+}
+
+// Note says how finding out about a registration's engine goes.
+func (r *Registration) Note(j Job) {
+	j.At = time.Now()
+	r.job.Store(&j)
 }
 
 // part takes w out of the pools. turn is held.

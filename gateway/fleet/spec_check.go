@@ -49,11 +49,33 @@ func (s *Served) names() iter.Seq2[string, string] {
 	}
 }
 
+// validate returns the first fault.
+func (s *Served) validate() error {
+	n := len(s.Models) + len(s.Adapters)
+	switch {
+	case n > MaxModelsPerSpec:
+		return fmt.Errorf("models: %d with the adapters: a worker has at most %d", n, MaxModelsPerSpec)
+	case len(s.Models) == 0:
+		return errors.New("models: a worker has at least one that is no adapter")
+	}
+	for name := range s.names() {
+		if err := checkName("models", name); err != nil {
+			return err
+		}
+	}
+	for name, base := range s.Adapters {
+		if !slices.Contains(s.Models, base) {
+			return fmt.Errorf("models: adapter %.100q adapts %.100q, which is not one of the worker's models", name, base)
+		}
+	}
+	return nil
+}
+
 // urlForm is the right form of a worker's URL.
 const urlForm = "it must be http://HOST:PORT, https://HOST:PORT, grpc://HOST:PORT or grpcs://HOST:PORT"
 
-// CanonicalURL returns the form in which a worker's URL is kept: lower case, no slash at
-// its end, a port.
+// CanonicalURL returns the form in which a worker's URL is kept: lower case, a port, no
+// slash at its end; below a path, too, for HTTP.
 func CanonicalURL(s string) (string, error) {
 	if len(s) > maxURL {
 		return "", fmt.Errorf("url: %d bytes: it must be at most %d", len(s), maxURL)
@@ -88,10 +110,10 @@ func CanonicalURL(s string) (string, error) {
 		return "", fmt.Errorf("url: %.200q: a rank is not part of it: register the engine once, with dp_size: %s", s, urlForm)
 	case u.User != nil:
 		return "", errors.New("url: a user in it is not taken: give api_key; " + urlForm)
-	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "":
-		return "", fmt.Errorf("url: %.200q: it must end after the port: %s", s, urlForm)
+	case scheme[0] == 'g' && strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "":
+		return "", fmt.Errorf("url: %.200q: it must end after the port or a path: %s", s, urlForm)
 	}
-	return scheme + "://" + net.JoinHostPort(host, strconv.FormatUint(n, 10)), nil
+	return scheme + "://" + net.JoinHostPort(host, strconv.FormatUint(n, 10)) + strings.TrimRight(u.EscapedPath(), "/"), nil
 }
 
 // Validate brings s into its canonical form and returns the first fault.
@@ -108,8 +130,6 @@ func (s *Spec) Validate() error {
 		return fmt.Errorf("dp_size: %d: it must be 1 to %d", s.Ranks, MaxRanks)
 	case s.BlockSize < 0 || s.BlockSize > maxBlock:
 		return fmt.Errorf("kv_block_size: %d: it must be 1 to %d tokens", s.BlockSize, maxBlock)
-	case len(s.Models)+len(s.Adapters) > MaxModelsPerSpec:
-		return fmt.Errorf("models: %d with the adapters: a worker has at most %d", len(s.Models)+len(s.Adapters), MaxModelsPerSpec)
 	}
 	if s.Instance != "" {
 		if err := checkName("instance_id", s.Instance); err != nil {
@@ -121,15 +141,9 @@ func (s *Spec) Validate() error {
 			return err
 		}
 	}
-	served := Served{s.Models, s.Adapters}
-	for name := range served.names() {
-		if err := checkName("models", name); err != nil {
+	if served := (&Served{s.Models, s.Adapters}); len(s.Models)+len(s.Adapters) > 0 {
+		if err := served.validate(); err != nil {
 			return err
-		}
-	}
-	for name, base := range s.Adapters {
-		if len(s.Models) > 0 && !slices.Contains(s.Models, base) {
-			return fmt.Errorf("models: adapter %.100q adapts %.100q, which is not one of the worker's models", name, base)
 		}
 	}
 	return s.Terms.validate()

@@ -49,6 +49,7 @@ var arrows = []arrow{
 		[]string{"gateway/admit", "gateway/fleet", "gateway/health", "gateway/index", "gateway/openai", "gateway/overlay", "gateway/policy", "gateway/prompt", "internal/..."},
 		"joins what knows prompts, caches, load and health; it knows no connection",
 	},
+	{"gateway/fleet/enroll", []string{"gateway/fleet", "proto/...", "internal/..."}, "asks engines what they are, over whatever is handed in and gRPC"},
 	{"gateway/fleet", []string{"internal/..."}, "who the workers are: everything of a gateway reads it, it knows nobody"},
 	{"gateway/index", []string{"gateway/fleet", "indexclient", "indexsrv", "internal/..."}, "asks an index and knows no request; the embedded one is a host without servers"},
 	{

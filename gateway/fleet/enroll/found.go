@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package enroll
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"kindex/gateway/fleet"
+)
+
+// found is what an engine says of itself. What it does not say is zero.
+type found struct {
+	url       string // with the scheme that it speaks
+	engine    string // fleet.VLLM, fleet.SGLang
+	version   string
+	models    []string
+	adapters  map[string]string
+	ranks     int
+	blockSize int
+	events    fleet.Events
+}
+
+// onto returns the specification of given, completed with what was found.
+func (f *found) onto(given *fleet.Spec) *fleet.Spec {
+	s := *given
+	s.URL = f.url
+	if len(s.Models) == 0 {
+		s.Models, s.Adapters = f.models, f.adapters
+	} else if len(s.Adapters) == 0 {
+		for name, base := range f.adapters {
+			if slices.Contains(s.Models, base) && !slices.Contains(s.Models, name) {
+				if s.Adapters == nil {
+					s.Adapters = make(map[string]string)
+				}
+				s.Adapters[name] = base
+			}
+		}
+	}
+	if s.Engine == "" {
+		s.Engine = f.engine
+	}
+	if s.Ranks == 0 {
+		s.Ranks = min(max(f.ranks, 1), fleet.MaxRanks)
+	}
+	if s.BlockSize == 0 {
+		s.BlockSize = f.blockSize
+	}
+	if s.Events == (fleet.Events{}) {
+		s.Events = f.events
+	}
+	return &s
+}
+
+// odd says what of f speaks against what was given; "": nothing.
+func (f *found) odd(given *fleet.Spec) string {
+	var odd []string
+	for _, m := range given.Models {
+		if len(f.models) > 0 && !slices.Contains(f.models, m) && f.adapters[m] == "" {
+			odd = append(odd, fmt.Sprintf("it lists %s, not the model %s", strings.Join(f.models, ", "), m))
+		}
+	}
+	if given.Engine != "" && f.engine != "" && given.Engine != f.engine {
+		odd = append(odd, fmt.Sprintf("it says that it is %s, not %s", f.engine, given.Engine))
+	}
+	if given.Ranks > 0 && f.ranks > 0 && given.Ranks != f.ranks {
+		odd = append(odd, fmt.Sprintf("it says that it has %d ranks, not %d", f.ranks, given.Ranks))
+	}
+	if given.BlockSize > 0 && f.blockSize > 0 && given.BlockSize != f.blockSize {
+		odd = append(odd, fmt.Sprintf("it says that its blocks have %d tokens, not %d", f.blockSize, given.BlockSize))
+	}
+	return strings.Join(odd, "; ")
+}
+
+// sameEngine reports whether what is cached at one is cached at the other, as far as can
+// be told: adapters come and go.
+func sameEngine(a, b *fleet.Spec) bool {
+	return a.URL == b.URL && a.Engine == b.Engine && max(a.Ranks, 1) == max(b.Ranks, 1) && a.BlockSize == b.BlockSize && a.Events == b.Events &&
+		slices.Equal(slices.Sorted(slices.Values(a.Models)), slices.Sorted(slices.Values(b.Models)))
+}
+
+func sameNames(a, b map[string]string) bool { return maps.Equal(a, b) }
+
+// describe says in a log what makes an engine another one.
+func describe(s *fleet.Spec) string {
+	return fmt.Sprintf("%s %s ranks=%d block=%d", s.Engine, strings.Join(s.Models, " "), s.Ranks, s.BlockSize)
+}
