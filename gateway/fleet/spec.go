@@ -4,6 +4,8 @@
 
 package fleet
 
+import "reflect"
+
 // DefaultAttempts is a registration's MaxAttempts where it says nothing.
 const DefaultAttempts = 20
 
@@ -51,3 +53,15 @@ type Events struct {
 
 // GRPC reports whether the worker is spoken to by gRPC.
 func (s *Spec) GRPC() bool { return len(s.URL) > 4 && s.URL[:4] == "grpc" }
+
+// Same reports whether two specifications ask for the same, each as [Registry.Enroll]
+// takes or keeps it.
+func (s *Spec) Same(o *Spec) bool {
+	a, b := *s, *o
+	for _, c := range []*Spec{&a, &b} {
+		if c.Instance == "" {
+			c.Instance = c.URL
+		}
+	}
+	return reflect.DeepEqual(&a, &b)
+}

@@ -6,6 +6,7 @@
 package fleet
 
 import (
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -44,6 +45,17 @@ const (
 
 // VetoNames are the names of the vetoes, in the order of their bits.
 var VetoNames = [...]string{"unreachable", "wedged", "stale", "breaker_open", "overloaded", "faulty_cache"}
+
+// String returns the names of v's bits.
+func (v Veto) String() string {
+	var names []string
+	for i, name := range VetoNames {
+		if v&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ",")
+}
 
 // A Worker is one registration of an engine.
 type Worker struct {
