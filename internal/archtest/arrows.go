@@ -49,7 +49,7 @@ var arrows = []arrow{
 		[]string{"gateway/admit", "gateway/fleet", "gateway/health", "gateway/index", "gateway/openai", "gateway/overlay", "gateway/policy", "gateway/prompt", "internal/..."},
 		"joins what knows prompts, caches, load and health; it knows no connection",
 	},
-	{"gateway/fleet/enroll", []string{"gateway/fleet", "proto/...", "internal/..."}, "asks engines what they are, over whatever is handed in and gRPC"},
+	{"gateway/fleet/enroll", []string{"gateway/fleet", "gateway/upstream", "proto/...", "internal/..."}, "asks engines what they are, over HTTP and gRPC"},
 	{"gateway/fleet", []string{"internal/..."}, "who the workers are: everything of a gateway reads it, it knows nobody"},
 	{"gateway/index", []string{"gateway/fleet", "indexclient", "indexsrv", "internal/..."}, "asks an index and knows no request; the embedded one is a host without servers"},
 	{
@@ -89,8 +89,9 @@ var arrows = []arrow{
 // reference index, and what compares with it, is every test's oracle, every test of
 // the core runs at every level of the kernels, and what is encoded by hand is read
 // back by the generated contracts and the decoder. A server is asked by its client,
-// a client asks the server itself, and a subscriber's streams begin at a server.
-var testsMayImport = []string{"shard/...", "internal/...", "asm/asmtest", "proto/...", "relay/wire", "relay", "indexclient", "indexsrv"}
+// a client asks the server itself, and a subscriber's streams begin at a server. What
+// asks engines is tested against the mock one.
+var testsMayImport = []string{"shard/...", "internal/...", "asm/asmtest", "proto/...", "relay/wire", "relay", "indexclient", "indexsrv", "harness/mockworker/engine"}
 
 // arrowOf returns the entry that rules dir, a slash path below the module root.
 func arrowOf(dir string) (arrow, bool) {

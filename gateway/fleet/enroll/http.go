@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"kindex/gateway/fleet"
+	"kindex/gateway/upstream"
 )
 
 // Bounds of what is read of an engine, in bytes.
@@ -81,8 +82,8 @@ func (c *caller) json(path string, v any) error {
 // notHTTP reports whether err can be that of a server that speaks HTTP/2 alone: it
 // answers what is no HTTP/1.1, or closes.
 func notHTTP(err error) bool {
-	s := err.Error()
-	return strings.Contains(s, "not HTTP/1.1") || strings.Contains(s, "without an answer") || strings.Contains(s, "malformed HTTP") || strings.HasSuffix(s, "EOF")
+	e, ok := errors.AsType[*upstream.Error](err)
+	return ok && (e.Kind == upstream.Malformed || e.Kind == upstream.Closed)
 }
 
 // models asks which models and adapters there are, and what they say of the engine.
