@@ -41,6 +41,8 @@ var arrows = []arrow{
 		"the gateway asks an index; the embedded one is the same host in process",
 	},
 	{"gateway/openai", []string{"internal/..."}, "bodies and answers: bytes in, values out"},
+	{"gateway/admit", nil, "a door: it knows no request and no worker"},
+	{"gateway/health", []string{"gateway/fleet", "proto/...", "internal/..."}, "probes and rules, told of outcomes: it asks workers by itself"},
 	{"gateway/upstream", []string{"gateway/fleet", "internal/..."}, "connections to workers"},
 	{"gateway/policy", []string{"gateway/fleet"}, "decisions: values in, a holder out; they know no network"},
 	{"gateway/overlay", []string{"gateway/fleet", "gateway/policy", "internal/..."}, "what no index can know yet, beside its matches"},
