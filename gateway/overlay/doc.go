@@ -31,9 +31,9 @@
 // Two requests that are decided at the same moment cannot see one another. Therefore a
 // decision is claimed: under the lock of the root's list the claim looks for entries
 // younger than the lookup that the decision was made of. Where one shares more with it
-// than any holder that the decision knew of, the claim fails and the caller decides
-// anew. Whoever came first in the root's list never yields, so that somebody always
-// goes on, and nobody waits.
+// than the holder that was named has, and the decision did not know, the claim fails and
+// the caller decides anew. Whoever came first in the root's list never yields, so that
+// somebody always goes on, and nobody waits.
 //
 // # Accuracy
 //

@@ -71,7 +71,6 @@ type View struct {
 	chain  []uint64
 	hits   []hit
 	seq    uint64 // predicted entries when the view was taken
-	best   int    // blocks of the deepest holder that the caller knows of
 	raised []raised
 }
 
@@ -84,7 +83,7 @@ type raised struct {
 // Open sets v to a prompt: the content hashes of its whole blocks, in a namespace. They
 // must not change until the next Open.
 func (v *View) Open(seed uint64, hashes []kv.ContentHash) {
-	v.hashes, v.seed, v.chain, v.best = hashes[:min(len(hashes), longest)], seed, v.chain[:0], 0
+	v.hashes, v.seed, v.chain = hashes[:min(len(hashes), longest)], seed, v.chain[:0]
 }
 
 // whole makes the prefix hashes of all of v's blocks.
@@ -117,10 +116,6 @@ func (o *Overlay) Merge(v *View, ms []policy.Match, now int64) []policy.Match {
 	if len(v.hashes) > 0 {
 		ms = o.merge(v, o.confirmed, ms, now)
 		ms = o.merge(v, o.predicted, ms, now)
-	}
-	v.best = 0
-	if len(ms) > 0 {
-		v.best = int(ms[0].Blocks)
 	}
 	return ms
 }

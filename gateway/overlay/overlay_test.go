@@ -137,7 +137,7 @@ func TestPredictedLifeAndTruth(t *testing.T) {
 	if got := o.Merge(v, index, 0); len(got) != 1 {
 		t.Fatalf("an empty overlay made %d matches of 1", len(got))
 	}
-	if _, ok := o.Claim(v, hs[0], 0, 0, false); !ok {
+	if _, ok := o.Claim(v, nil, hs[0], 0, false); !ok {
 		t.Fatal("the first claim failed")
 	}
 	sibling := open(blocks(25, 13, 9))
@@ -170,17 +170,17 @@ func TestPredictedEndsWithTheIndexAndWithFailure(t *testing.T) {
 	o, hs := New(DefaultOptions()), holders(2)
 	v := open(blocks(20, 20, 0))
 	o.Merge(v, nil, 0)
-	o.Claim(v, hs[0], 0, 0, false)
+	o.Claim(v, nil, hs[0], 0, false)
 	o.Merge(v, []policy.Match{{Holder: hs[0], Blocks: 20}}, 1)
 	if got := o.Merge(v, nil, 2); len(got) != 0 {
 		t.Errorf("the index had told of it, and then of its end: still %+v", got)
 	}
-	p, _ := o.Claim(v, hs[1], 0, 3, false)
+	p, _ := o.Claim(v, nil, hs[1], 3, false)
 	o.Withdraw(p)
 	if got := o.Merge(v, nil, 4); len(got) != 0 {
 		t.Errorf("withdrawn, and still %+v", got)
 	}
-	if p, ok := o.Claim(v, hs[1], 20, 5, false); !ok || p.e != nil {
+	if p, ok := o.Claim(v, []policy.Match{{Holder: hs[1], Blocks: 20}}, hs[1], 5, false); !ok || p.e != nil {
 		t.Error("a prompt that the holder has whole was predicted")
 	}
 }
@@ -192,7 +192,7 @@ func TestBoundsHoldUnderAnyLife(t *testing.T) {
 	for i := range 5000 {
 		v := open(blocks(10+i%50, 0, uint64(i)))
 		o.Merge(v, nil, 0)
-		o.Claim(v, hs[i%4], 0, 0, false)
+		o.Claim(v, nil, hs[i%4], 0, false)
 	}
 	if s := o.Stats(); s.PredictedEntries > 100 || s.Evicted < 4800 {
 		t.Errorf("%d entries, %d evicted: want at most 100", s.PredictedEntries, s.Evicted)
@@ -202,7 +202,7 @@ func TestBoundsHoldUnderAnyLife(t *testing.T) {
 	for i := range 500 {
 		v := open(blocks(200, 0, uint64(i)))
 		o.Merge(v, nil, 0)
-		o.Claim(v, hs[i%4], 0, 0, false)
+		o.Claim(v, nil, hs[i%4], 0, false)
 	}
 	if s := o.Stats(); s.PredictedBytes > 100_000 || s.PredictedEntries == 0 {
 		t.Errorf("%d entries, %d bytes: want at most 100000", s.PredictedEntries, s.PredictedBytes)
@@ -211,7 +211,7 @@ func TestBoundsHoldUnderAnyLife(t *testing.T) {
 
 // TestBurst has siblings decided at once: all must go where the first went.
 func TestBurst(t *testing.T) {
-	for round := range 200 {
+	for round := range 60 {
 		o, hs := New(DefaultOptions()), holders(8)
 		var wg sync.WaitGroup
 		var mu sync.Mutex
@@ -224,10 +224,11 @@ func TestBurst(t *testing.T) {
 				var h *fleet.Holder
 				for try := 0; ; try++ {
 					h = hs[rand.IntN(len(hs))]
-					if got := o.Merge(v, nil, 0); len(got) > 0 {
+					got := o.Merge(v, nil, 0)
+					if len(got) > 0 {
 						h = got[0].Holder
 					}
-					if _, ok := o.Claim(v, h, 0, 0, try == 50); ok {
+					if _, ok := o.Claim(v, got, h, 0, try == 50); ok {
 						break
 					}
 				}
@@ -406,7 +407,7 @@ func BenchmarkMerge(b *testing.B) {
 	for i := range 500 {
 		v := open(blocks(256, 20, uint64(i)))
 		o.Merge(v, nil, 0)
-		o.Claim(v, hs[i%8], 0, 0, true)
+		o.Claim(v, nil, hs[i%8], 0, true)
 	}
 	b.Run("shared root", func(b *testing.B) {
 		v := open(prompt)
@@ -433,7 +434,7 @@ func BenchmarkMerge(b *testing.B) {
 		for b.Loop() {
 			v.Open(7, other)
 			o.Merge(v, nil, 0)
-			o.Claim(v, hs[0], 0, 0, true)
+			o.Claim(v, nil, hs[0], 0, true)
 		}
 	})
 }

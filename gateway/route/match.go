@@ -10,14 +10,20 @@ import (
 )
 
 // named translates the index's answer to holders of pool, the deepest first as it
-// comes, adds what the overlay knows, and returns the instances that the pool has not
-// got.
+// comes, adds what the overlay knows, and returns the instances that nobody of the
+// model has.
 func (r *Router) named(pool *fleet.Pool, q *Request) (known, unknown int) {
+	whole := pool
+	if o, ok := r.o.Fleet.(*Only); ok {
+		whole = o.Whole(pool.Model)
+	}
 	for i := range q.answer.Matches {
 		m := &q.answer.Matches[i]
 		h := pool.Holder(m.Instance, m.Rank)
 		if h == nil {
-			unknown++
+			if whole == nil || whole.Holder(m.Instance, m.Rank) == nil {
+				unknown++
+			}
 			continue
 		}
 		q.matches = append(q.matches, policy.Match{Holder: h, Blocks: m.Any, Device: m.Device, Degraded: m.Degraded})

@@ -49,7 +49,7 @@ func (r *Router) Place(ctx context.Context, q *Request) (*Placement, error) {
 }
 
 // rounds bounds how often a request is decided anew because another one came first.
-const rounds = 4
+const rounds = 8
 
 // settle decides until the decision stands: nobody with the same prefix came first, and
 // the holder takes it.
@@ -83,7 +83,7 @@ func (r *Router) claim(q *Request, p *Placement, anyhow bool) bool {
 		return true
 	}
 	var ok bool
-	p.predicted, ok = r.o.Overlay.Claim(&q.view, p.Holder, p.Expected, q.question.Now, anyhow)
+	p.predicted, ok = r.o.Overlay.Claim(&q.view, q.matches, p.Holder, q.question.Now, anyhow)
 	return ok
 }
 
@@ -254,8 +254,8 @@ func (r *Router) lookup(ctx context.Context, pool *fleet.Pool, q *Request) {
 		r.stats.lookupsFailed.Add(1)
 		q.answer.Reset()
 	}
-	q.seed = uint64(kv.MakeModelKey(r.o.Tenant, pool.Model, r.o.Group).Namespace(kv.ContentSeed(q.Prompt.LoRA, q.Prompt.Salt)))
-	q.view.Open(q.seed, q.hashes)
+	// One router asks for one group and tenant: they need not be in it.
+	q.view.Open(xxh3.HashString(pool.Model)+kv.ContentSeed(q.Prompt.LoRA, q.Prompt.Salt), q.hashes)
 }
 
 // hash makes the hashes of the prompt's whole blocks, where the size of a block is

@@ -123,7 +123,7 @@ func (p *Placement) Done(o Outcome) bool {
 	}
 	p.router.stats.outcomes[o.Kind].Add(1)
 	if told := p.router.o.Told; told != nil {
-		told(p.Holder, &o)
+		told(p.Holder, o)
 	}
 	p.Lease.Release()
 	p.learn(&o)

@@ -28,11 +28,6 @@ type Request struct {
 	Rank         int    // X-data-parallel-rank; -1: free
 	Explain      bool   // fill in Placement.Decision.Record
 
-	// Engine and GRPC narrow the pool to workers that can take the request as it is;
-	// "" and false: all.
-	Engine string
-	GRPC   bool
-
 	// Exclude are the workers that were tried: it grows with each try.
 	Exclude []*fleet.Worker
 
@@ -42,7 +37,6 @@ type Request struct {
 
 	hashes    []kv.ContentHash // of the prompt's whole blocks; empty: not made
 	blockSize int              // of hashes
-	seed      uint64           // of their namespace
 	view      overlay.View
 	query     lookup.Query
 	answer    lookup.Answer

@@ -50,7 +50,7 @@ type Options struct {
 
 	// Told hears how each try ended, before its lease is given back; any goroutine
 	// calls it. nil: nobody does.
-	Told func(h *fleet.Holder, o *Outcome)
+	Told func(h *fleet.Holder, o Outcome)
 
 	Log *slog.Logger
 }
