@@ -6,6 +6,7 @@ package policy
 
 import (
 	"slices"
+	"sync"
 
 	"kindex/gateway/fleet"
 )
@@ -34,14 +35,19 @@ const (
 	all                 // tried ones too
 )
 
-// set is one decision's work. It lies on the caller's stack.
+// set is one decision's work, kept for the next one.
 type set struct {
+	work
+	list [maxSet]candidate // the first n are in use
+}
+
+// work is what begins anew with each decision.
+type work struct {
 	p    *policy
 	q    *Question
 	st   *state
 	rng  rng
 	n    int
-	list [maxSet]candidate
 	read bool // of the whole pool, not by draws
 
 	relax relax
@@ -51,6 +57,27 @@ type set struct {
 	most        uint64  // depth of the deepest
 	blocks      int     // of the deepest
 	share       float64 // of the prompt that they have
+}
+
+var sets = sync.Pool{New: func() any { return &set{} }}
+
+// begin returns a set for q; the caller ends it.
+func (p *policy) begin(q *Question) *set {
+	s, ok := sets.Get().(*set)
+	if !ok {
+		s = &set{}
+	}
+	s.work = work{p: p, q: q, rng: p.rng(), st: p.stateOf(q.Pool)}
+	return s
+}
+
+// end lets go of everything that is not the set's own.
+func (s *set) end() {
+	for i := range s.cands() {
+		s.list[i].h = nil
+	}
+	s.work = work{}
+	sets.Put(s)
 }
 
 func (s *set) cands() []candidate { return s.list[:s.n] }
@@ -63,13 +90,10 @@ func (s *set) open(h *fleet.Holder) bool {
 	if s.q.Rank >= 0 && h.Rank != s.q.Rank {
 		return false
 	}
-	switch s.relax {
-	case usable:
+	if s.relax == usable {
 		return h.Worker.Usable() && !s.tried(h.Worker)
-	case ready:
-		return h.Worker.State() == fleet.Ready && !s.tried(h.Worker)
 	}
-	return h.Worker.State() == fleet.Ready
+	return h.Worker.State() == fleet.Ready && (s.relax == all || !s.tried(h.Worker))
 }
 
 func (s *set) find(h *fleet.Holder) *candidate {
@@ -88,7 +112,7 @@ func (s *set) add(h *fleet.Holder, f flags) *candidate {
 	}
 	c := &s.list[s.n]
 	s.n++
-	c.h, c.flags = h, f
+	*c = candidate{h: h, flags: f}
 	return c
 }
 
@@ -130,14 +154,13 @@ func (s *set) matchAll() {
 	}
 }
 
-// draw takes one holder of each of so many equal stretches: uniform, and none twice.
-// Where that one is not open it tries another once.
+// draw takes one holder of each of so many stretches, each holder as likely. Where that
+// one is not open it tries another once.
 func (s *set) draw(holders []*fleet.Holder) int {
 	got, draws := 0, s.p.o.Draws
 	for i := range draws {
-		first, past := i*len(holders)/draws, (i+1)*len(holders)/draws
 		for range 2 {
-			h := holders[first+s.rng.below(past-first)]
+			h := holders[s.rng.within(i, draws, len(holders))]
 			if s.open(h) {
 				s.stand(h)
 				got++
@@ -188,7 +211,7 @@ func (s *set) stand(h *fleet.Holder) {
 // worth weighs a match: blocks on the device and on the host, in thousandths.
 func (s *set) worth(m *Match) uint64 {
 	device := min(m.Device, m.Blocks)
-	return uint64(device)*1000 + uint64(float64(m.Blocks-device)*s.p.o.HostWeight*1000)
+	return uint64(device)*1000 + uint64(m.Blocks-device)*s.p.host
 }
 
 // counts reports whether a match may bear on a decision.
@@ -223,15 +246,16 @@ func (s *set) named() {
 	ms := s.q.Matches
 	below := ^uint64(0)
 	for range 4 { // levels: one, unless its holders cannot be used
-		level, n := s.level(below)
-		if level == 0 {
+		l := s.level(below)
+		if l.n == 0 {
 			return
 		}
-		if s.deepest(level, n) {
-			s.next(level)
+		// Of too many some are drawn; where none of these can be used all are tried.
+		if l.n > maxNamed && s.pick(&l, maxNamed) || s.pick(&l, l.n) {
+			s.next(l.worth)
 			return
 		}
-		below = level
+		below = l.worth
 	}
 	for i := range ms {
 		if s.n < maxNamed && s.worth(&ms[i]) < below && s.counts(&ms[i]) {
@@ -240,57 +264,53 @@ func (s *set) named() {
 	}
 }
 
-// level returns the greatest worth below a bound, and how many matches have it. It
-// touches no holder.
-func (s *set) level(below uint64) (level uint64, n int) {
+// level is the n matches of one worth: they lie from first to last.
+type level struct {
+	worth          uint64
+	n, first, last int
+}
+
+// level returns that of the greatest worth below a bound. It touches no holder.
+func (s *set) level(below uint64) (l level) {
 	for i := range s.q.Matches {
 		m := &s.q.Matches[i]
-		if uint64(m.Blocks)*1000 < level {
+		if uint64(m.Blocks)*1000 < l.worth {
 			break // the rest is less deep, whatever lies where
 		}
 		switch w := s.worth(m); {
-		case w >= below || w < level:
-		case w > level:
-			level, n = w, 1
+		case w >= below || w < l.worth || w == 0:
+		case w > l.worth:
+			l = level{w, 1, i, i}
 		default:
-			n++
+			l.n++
+			l.last = i
 		}
 	}
-	return level, n
+	return l
 }
 
-// deepest adds the holders of the n matches of that worth, drawn from equal stretches
-// where they are too many, and reports whether any can be used.
-func (s *set) deepest(level uint64, n int) bool {
-	if n > maxNamed && s.pick(level, n, maxNamed) {
-		return true
-	}
-	return s.pick(level, n, n)
-}
-
-// pick takes the first match that counts from a random place on in each of so many
-// stretches of the n of that worth.
-func (s *set) pick(level uint64, n, stretches int) bool {
-	before, nth, stretch := s.n, 0, 0
-	past := n / stretches
-	from := s.rng.below(past)
-	for i := range s.q.Matches {
+// pick takes so many of l's matches, each of them as likely; where one does not count
+// the next one that does.
+func (s *set) pick(l *level, want int) bool {
+	before, nth, k := s.n, 0, 0
+	together := l.last-l.first+1 == l.n
+	from := s.rng.within(k, want, l.n)
+	for i := l.first; i <= l.last; i++ {
+		if together && nth < from {
+			i, nth = l.first+from, from
+		}
 		m := &s.q.Matches[i]
-		if s.worth(m) != level {
+		if s.worth(m) != l.worth {
 			continue
-		}
-		if nth == past {
-			stretch++
-			past = (stretch + 1) * n / stretches
-			from = nth + s.rng.below(past-nth)
 		}
 		if nth >= from && s.counts(m) {
 			s.match(s.add(m.Holder, 0), m)
-			from = n // this stretch has its one
+			if k++; k == want || s.n == before+maxNamed {
+				break
+			}
+			from = s.rng.within(k, want, l.n)
 		}
-		if nth++; nth == n || s.n == before+maxNamed {
-			break
-		}
+		nth++
 	}
 	return s.n > before
 }
@@ -302,11 +322,7 @@ func (s *set) next(level uint64) {
 		return
 	}
 	for i := range maxNext {
-		first, past := i*len(ms)/maxNext, (i+1)*len(ms)/maxNext
-		if first == past {
-			continue
-		}
-		m := &ms[first+s.rng.below(past-first)]
+		m := &ms[s.rng.within(i, maxNext, len(ms))]
 		if s.worth(m) < level && s.counts(m) && s.find(m.Holder) == nil {
 			s.match(s.add(m.Holder, 0), m)
 		}

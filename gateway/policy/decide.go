@@ -25,6 +25,7 @@ const (
 type policy struct {
 	kind int
 	o    Options
+	host uint64 // the options' HostWeight, in thousandths
 
 	asked  atomic.Uint64 // decisions, where a seed makes them repeatable
 	last   atomic.Pointer[state]
@@ -32,7 +33,7 @@ type policy struct {
 }
 
 func newPolicy(kind int, o Options) *policy {
-	p := &policy{kind: kind, o: o}
+	p := &policy{kind: kind, o: o, host: uint64(o.HostWeight * 1000)}
 	p.states.Store(&map[string]*state{})
 	return p
 }
@@ -46,8 +47,8 @@ func (p *policy) NeedsMatches() bool { return p.kind == cacheAware }
 // Decide implements [Policy].
 func (p *policy) Decide(q *Question, d *Decision) error {
 	d.Holder, d.Cached, d.Branch, d.Tried = nil, 0, Plain, false
-	var s set
-	s.p, s.q, s.rng, s.st = p, q, p.rng(), p.stateOf(q.Pool)
+	s := p.begin(q)
+	defer s.end()
 	var c *candidate
 	var err error
 	if q.Worker != "" {

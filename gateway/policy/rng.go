@@ -29,6 +29,10 @@ func (r *rng) below(n int) int {
 	return int(hi)
 }
 
+// within returns a place in the k-th of so many equal stretches of n places, which may
+// begin and end within a place: over all stretches every place is as likely.
+func (r *rng) within(k, stretches, n int) int { return (k*n + r.below(n)) / stretches }
+
 // mix spreads every bit over all.
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
