@@ -40,7 +40,8 @@ type Spec struct {
 	// Events is where its cache's events come from, for an index within the gateway.
 	Events Events
 
-	Terms Terms
+	Terms   Terms
+	KeyFile string // where its API key was read; "": it was given otherwise, or there is none
 }
 
 // Events is where a worker's events come from. All empty: nowhere.

@@ -21,6 +21,7 @@ const (
 	maxLabel  = 256 // bytes of a key or a value
 	maxKey    = 4_096
 	maxBlock  = 1 << 16
+	maxCost   = 1e6
 )
 
 // Served is what a worker can be asked for. It is immutable.
@@ -72,7 +73,7 @@ func (s *Served) validate() error {
 }
 
 // urlForm is the right form of a worker's URL.
-const urlForm = "it must be http://HOST:PORT, https://HOST:PORT, grpc://HOST:PORT or grpcs://HOST:PORT"
+const urlForm = "it must be http, https, grpc or grpcs://HOST:PORT"
 
 // CanonicalURL returns the form in which a worker's URL is kept: lower case, a port, no
 // slash at its end; below a path, too, for HTTP.
@@ -171,8 +172,8 @@ func (t *Terms) validate() error {
 	switch {
 	case t.Priority < 0 || t.Priority > maxPriority:
 		return fmt.Errorf("priority: %d: it must be 0 to %d", t.Priority, maxPriority)
-	case t.Cost != t.Cost || t.Cost < 0 || t.Cost > 1e6:
-		return fmt.Errorf("cost: %v: it must be above 0, at most 1e6", t.Cost)
+	case t.Cost != t.Cost || t.Cost < 0 || t.Cost > maxCost:
+		return fmt.Errorf("cost: %v: it must be above 0, at most %v", t.Cost, maxCost)
 	case len(t.Labels) > maxLabels:
 		return fmt.Errorf("labels: %d: a worker has at most %d", len(t.Labels), maxLabels)
 	case len(t.APIKey) > maxKey:

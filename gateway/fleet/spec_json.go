@@ -227,7 +227,11 @@ func (r *reader) read(within string, body []byte, known map[string]field) error 
 		case f == nil:
 			r.ignored = append(r.ignored, name)
 		default:
-			if err := f(r, all[key]); err != nil {
+			err := f(r, all[key])
+			if err != nil && strings.HasPrefix(err.Error(), name+".") {
+				return err // of a field within
+			}
+			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 		}
@@ -354,14 +358,7 @@ func statuses(set func(*reader, []int)) field {
 
 func object(name string, known map[string]field) field {
 	return func(r *reader, v json.RawMessage) error {
-		err := r.read(name+".", v, known)
-		if err == nil {
-			return nil
-		}
-		if rest, ok := strings.CutPrefix(err.Error(), name+"."); ok {
-			return errors.New(rest)
-		}
-		return err
+		return r.read(name+".", v, known)
 	}
 }
 
