@@ -50,3 +50,18 @@ func appendOrNull(dst []byte, s string) []byte {
 func invalid(code, param, message string) *Error {
 	return &Error{Status: 400, Type: InvalidRequest, Code: code, Param: param, Message: message}
 }
+
+// wrongType says what a field must be.
+func wrongType(param, want string) *Error {
+	return invalid("invalid_type", param, param+": must be "+want)
+}
+
+// Missing says that a field must be given.
+func Missing(param string) *Error {
+	return invalid("missing_required_parameter", param, "Missing required parameter: '"+param+"'.")
+}
+
+// NoModel says that nobody serves a model.
+func NoModel(name string) *Error {
+	return &Error{Status: 404, Type: InvalidRequest, Code: "model_not_found", Param: "model", Message: "The model `" + name + "` does not exist."}
+}

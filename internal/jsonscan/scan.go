@@ -6,7 +6,9 @@
 package jsonscan
 
 import (
+	"encoding/binary"
 	"math"
+	"math/bits"
 	"strconv"
 
 	"kindex/internal/lookup"
@@ -48,6 +50,14 @@ func (s *Scanner) Seek(offset int) { s.i = offset }
 
 // Kept returns the bytes of memory that the scanner keeps for strings.
 func (s *Scanner) Kept() int { return cap(s.strs) }
+
+// Colon skips the colon between a member's name and its value.
+func (s *Scanner) Colon() error {
+	if !s.Take(':') {
+		return s.malformed("a colon")
+	}
+	return nil
+}
 
 // End refuses what is not white space after the value.
 func (s *Scanner) End() error {
@@ -123,8 +133,8 @@ func (s *Scanner) Object(fields []Field) error {
 		if err != nil {
 			return err
 		}
-		if !s.Take(':') {
-			return s.malformed("a colon")
+		if err := s.Colon(); err != nil {
+			return err
 		}
 		f := fieldOf(fields, key)
 		if f < 0 {
@@ -238,8 +248,8 @@ func (s *Scanner) skipNested(open byte, depth int) error {
 			if err := s.skipText(); err != nil {
 				return err
 			}
-			if !s.Take(':') {
-				return s.malformed("a colon")
+			if err := s.Colon(); err != nil {
+				return err
 			}
 		}
 		if err := s.Skip(depth); err != nil {
@@ -384,34 +394,42 @@ func (s *Scanner) AppendTokens(name string, dst []uint32) ([]uint32, error) {
 	}
 }
 
-// plainTokens reads integers of one to nine digits, as nearly all are, with
-// "," or ", " between them, and stops before the comma or bracket that follows
-// the last one of the kind. It reads nothing where the first is of another kind.
+// plainTokens reads integers of one to seven digits, as nearly all are, with "," or
+// ", " between them, and stops before the comma or bracket that follows the last one of
+// the kind. It reads nothing where the first is of another kind.
+//
+// Cost: a number's digits are read at once, out of eight bytes.
 func (s *Scanner) plainTokens(dst []uint32) []uint32 {
+	const each = 0x0101_0101_0101_0101
 	b, i, last := s.b, s.i, s.i
-	for {
-		start, v := i, uint32(0)
-		for ; i < len(b); i++ {
-			d := b[i] - '0'
-			if d > 9 {
-				break
-			}
-			v = v*10 + uint32(d)
+	for i+8 <= len(b) {
+		x := binary.LittleEndian.Uint64(b[i:])
+		// What is no digit has a bit here; the lowest is right, since no digit carries.
+		x ^= '0' * each
+		other := (x + 0x76*each | x) & (0x80 * each)
+		if other == 0 {
+			break // eight digits or more
 		}
-		n := i - start
-		if n == 0 || n > 9 || i == len(b) || b[start] == '0' && n > 1 || b[i] != ',' && b[i] != ']' {
-			s.i = last
-			return dst
+		n := bits.TrailingZeros64(other) / 8
+		if n == 0 || b[i] == '0' && n > 1 || b[i+n] != ',' && b[i+n] != ']' {
+			break
 		}
-		dst, last = append(dst, v), i
+		// The digits, moved behind zeros: pairs, fours, all eight.
+		x <<= 64 - 8*n
+		x = x * (10<<8 + 1) >> 8
+		x = (x & 0x00FF_00FF_00FF_00FF) * (100<<16 + 1) >> 16
+		x = (x & 0x0000_FFFF_0000_FFFF) * (10_000<<32 + 1) >> 32
+		i += n
+		dst, last = append(dst, uint32(x)), i
 		if b[i] == ']' {
-			s.i = last
-			return dst
+			break
 		}
 		if i++; i < len(b) && b[i] == ' ' {
 			i++
 		}
 	}
+	s.i = last
+	return dst
 }
 
 // AppendHashes reads an array of 64-bit hashes, signed or unsigned, onto dst.

@@ -198,3 +198,16 @@ func (s *Scanner) skipText() error {
 		}
 	}
 }
+
+// RawText reads a string and returns what stands between its quotes, escapes and all.
+// Half surrogate pairs are taken.
+func (s *Scanner) RawText() ([]byte, error) {
+	if s.Space() != '"' {
+		return nil, s.malformed("a string")
+	}
+	from := s.i + 1
+	if err := s.skipText(); err != nil {
+		return nil, err
+	}
+	return s.b[from : s.i-1], nil
+}
