@@ -33,6 +33,14 @@ type (
 	Rank = lookup.Rank
 	// Update is one step of a watch.
 	Update = lookup.Update
+	// Load is how one rank stands.
+	Load = lookup.Load
+	// LoadName tells a rank from all others of a host.
+	LoadName = lookup.LoadName
+	// LoadRecord is what an engine said of its load.
+	LoadRecord = lookup.LoadRecord
+	// LoadUpdate is one step of [Client].Loads.
+	LoadUpdate = lookup.LoadUpdate
 )
 
 // Kinds of errors; errors.Is tells them apart.

@@ -344,3 +344,19 @@ func TestTargets(t *testing.T) {
 		t.Errorf("%v, %v", parts, err)
 	}
 }
+
+// Loads tells who holds what, and no more.
+func (f *fakeHost) Loads(ctx context.Context, _ lookup.Filter, fn func(*lookup.LoadUpdate) error) error {
+	if f.err != nil {
+		return f.err
+	}
+	u := &lookup.LoadUpdate{Whole: true}
+	for _, m := range f.matches {
+		u.Loads = append(u.Loads, lookup.Load{LoadName: lookup.LoadName{Instance: m.Instance, Rank: m.Rank}, Held: uint64(m.Any)})
+	}
+	if err := fn(u); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return lookup.OfContext(ctx)
+}

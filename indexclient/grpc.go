@@ -196,6 +196,36 @@ func (h *grpcHost) Watch(ctx context.Context, f lookup.Filter, fn func(*lookup.U
 	}
 }
 
+// Loads implements [Client], until the connection breaks.
+func (h *grpcHost) Loads(ctx context.Context, f lookup.Filter, fn func(*lookup.LoadUpdate) error) error {
+	if err := f.Check(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx) // ends the call where fn does
+	defer cancel()
+	stream, err := h.workers.WatchLoads(ctx, &kindexv1.WatchLoadsRequest{ModelName: f.Model, RoutingGroup: f.Group, TenantId: f.Tenant})
+	if err != nil {
+		return h.fault(ctx, err)
+	}
+	var dec lookuppb.LoadDecoder
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return h.fault(ctx, err)
+		}
+		u, err := dec.Decode(m)
+		if err != nil {
+			return err
+		}
+		if u == nil {
+			continue
+		}
+		if err := fn(u); err != nil {
+			return err
+		}
+	}
+}
+
 // Close implements [Client].
 func (h *grpcHost) Close() error {
 	h.closed.Store(true)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"kindex/internal/lookup"
+	"kindex/internal/lookuppb"
 	"kindex/internal/shm"
 )
 
@@ -247,6 +248,29 @@ func (c *sharedConn) ask(ctx context.Context, f lookup.Filter, watch bool, fn fu
 		}
 		return fn(u)
 	})
+}
+
+// Loads implements [lookup.Index], but that it ends with the connection.
+func (s *shared) Loads(ctx context.Context, f lookup.Filter, fn func(*lookup.LoadUpdate) error) error {
+	if err := f.Check(); err != nil {
+		return err
+	}
+	c, err := s.connected(ctx, s.deadline(ctx), nil, s.o.Wait)
+	if err != nil {
+		return err
+	}
+	q, err := json.Marshal(shm.WorkersQuestion{Loads: true, Model: f.Model, Group: f.Group, Tenant: f.Tenant})
+	if err != nil {
+		return err
+	}
+	var dec lookuppb.LoadDecoder
+	return askError(ctx, c.client.Ask(ctx, q, func(part []byte) error {
+		u, err := dec.Parse(part)
+		if err != nil || u == nil {
+			return err
+		}
+		return fn(u)
+	}))
 }
 
 // isGone reports whether the connection, and nothing else, ended a call.

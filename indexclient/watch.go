@@ -20,16 +20,23 @@ import (
 //
 // Errors: what fn returns, the context's end, and what a host says of the request.
 func (s *replicas) Watch(ctx context.Context, f lookup.Filter, fn func(*lookup.Update) error) error {
+	return s.follow(ctx, func(ctx context.Context, r *replica, told func(whole bool, say func() error) error) error {
+		return r.Watch(ctx, f, func(u *lookup.Update) error { return told(u.Whole, func() error { return fn(u) }) })
+	})
+}
+
+// follow has call follow one replica after the other. call has told hand on each step.
+func (s *replicas) follow(ctx context.Context, call func(ctx context.Context, r *replica, told func(whole bool, say func() error) error) error) error {
 	for tries := 0; ; tries++ {
-		var own error // fn's
+		var own error // who is told
 		k := s.order(make([]int, 0, 8))[0]
 		err := s.try(ctx, s.hosts[k], k, func(ctx context.Context, r *replica) error {
-			return r.Watch(ctx, f, func(u *lookup.Update) error {
-				if u.Whole {
+			return call(ctx, r, func(whole bool, say func() error) error {
+				if whole {
 					tries = 0
 					r.ended(s.o, false) // it serves
 				}
-				own = fn(u)
+				own = say()
 				return own
 			})
 		})

@@ -82,6 +82,25 @@ func (w workersService) ListWorkers(ctx context.Context, m *kindexv1.ListWorkers
 	return &kindexv1.ListWorkersResponse{Workers: lookuppb.EncodeWorkers(ws)}, nil
 }
 
+// WatchLoads implements kindexv1.WorkersServiceServer.
+func (w workersService) WatchLoads(m *kindexv1.WatchLoadsRequest, stream grpc.ServerStreamingServer[kindexv1.WatchLoadsResponse]) error {
+	f := lookup.Filter{Model: m.GetModelName(), Group: m.GetRoutingGroup(), Tenant: m.GetTenantId()}
+	var sending error
+	var enc lookuppb.LoadEncoder
+	err := w.s.h.Loads(stream.Context(), f, func(u *lookup.LoadUpdate) error {
+		for _, m := range enc.Encode(u) {
+			if sending = stream.Send(m); sending != nil {
+				return sending
+			}
+		}
+		return nil
+	})
+	if sending != nil {
+		return sending
+	}
+	return lookuppb.Status(err)
+}
+
 // WatchWorkers implements kindexv1.WorkersServiceServer.
 func (w workersService) WatchWorkers(m *kindexv1.WatchWorkersRequest, stream grpc.ServerStreamingServer[kindexv1.WatchWorkersResponse]) error {
 	f := lookup.Filter{Model: m.GetModelName(), Group: m.GetRoutingGroup(), Tenant: m.GetTenantId()}

@@ -100,6 +100,7 @@ type registry struct {
 	// before, after the tables above say so.
 	members atomic.Uint64
 	changes tableChanges
+	loads   tableChanges // records of engines' loads
 
 	mu      sync.Mutex
 	stopped bool
@@ -306,7 +307,7 @@ func (g *registry) start(w *worker, cfg *StreamConfig) (*rank, error) {
 	}
 	log := g.log.With("model_name", w.model.name.model, "instance_id", w.id.text, "dp_rank", cfg.Rank)
 	hooks := g.hooks(h, g.idx.shardOf(h))
-	hooks.Standing = g.changes.note
+	hooks.Standing, hooks.Load = g.changes.note, g.loads.note
 	hooks.Charge = g.idx.charge(h, w)
 	s, err := startStream(g.src, *cfg, g.idx, h, hooks, log)
 	if err != nil {

@@ -7,6 +7,7 @@ package indexsrv
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"kindex/relay/client"
@@ -54,6 +55,8 @@ type relayed struct {
 	start   *client.Cursor // how the client goes on from there; nil: it does not
 	cold    string         // why it did not
 	applied time.Time      // when the last batch was
+
+	load atomic.Pointer[loadRecord] // the newest; nil: none
 
 	job relayJob
 }

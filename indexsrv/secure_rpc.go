@@ -29,6 +29,7 @@ var rpcAccess = map[string]access{
 	kindexv1.IndexService_LookupStream_FullMethodName:       toRead,
 	kindexv1.WorkersService_ListWorkers_FullMethodName:      toRead,
 	kindexv1.WorkersService_WatchWorkers_FullMethodName:     toRead,
+	kindexv1.WorkersService_WatchLoads_FullMethodName:       toRead,
 	kindexv1.WorkersService_RegisterWorker_FullMethodName:   toChange,
 	kindexv1.WorkersService_UnregisterWorker_FullMethodName: toChange,
 	kindexv1.ContentService_Dump_FullMethodName:             toRead,

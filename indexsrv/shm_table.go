@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	"kindex/internal/lookup"
+	"kindex/internal/lookuppb"
 	"kindex/internal/shm"
 )
 
@@ -83,7 +84,7 @@ func (p *shmPart) event(e shm.Event) {
 	p.h.log.LogAttrs(context.Background(), level, "client of shared memory "+what, attrs...)
 }
 
-// Ask implements [shm.Asker]: the workers, once or with their changes.
+// Ask implements [shm.Asker]: the workers, once or with their changes, or their loads.
 func (p *shmPart) Ask(ctx context.Context, body []byte, say func([]byte) error) (int, error) {
 	var q shm.WorkersQuestion
 	err := json.Unmarshal(body, &q)
@@ -99,9 +100,13 @@ func (p *shmPart) Ask(ctx context.Context, body []byte, say func([]byte) error) 
 		return say(b)
 	}
 	f := lookup.Filter{Model: q.Model, Group: q.Group, Tenant: q.Tenant}
-	if q.Watch {
+	switch {
+	case q.Loads:
+		var enc lookuppb.LoadEncoder
+		err = p.h.Loads(ctx, f, func(u *lookup.LoadUpdate) error { return enc.Each(u, say) })
+	case q.Watch:
 		err = p.h.Watch(ctx, f, func(u *lookup.Update) error { return tell(u) })
-	} else {
+	default:
 		var ws []lookup.Worker
 		if ws, err = p.h.Workers(ctx, f); err == nil {
 			err = tell(&lookup.Update{Epoch: p.h.epoch, Whole: true, Workers: ws})

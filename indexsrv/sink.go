@@ -6,6 +6,8 @@ package indexsrv
 
 import (
 	"errors"
+	"sync/atomic"
+	"time"
 
 	"kindex/internal/kv"
 	"kindex/relay/feed"
@@ -41,6 +43,10 @@ type indexSink struct {
 	overBudget                        uint64 // events refused because of charge
 	charge                            charge
 	stats                             shard.HolderStats
+
+	// For whoever watches loads, without a lock.
+	held    atomic.Uint64 // stats.Memberships
+	applied atomic.Int64  // when the last batch was, Unix ns; 0: none was
 }
 
 var (
@@ -113,6 +119,7 @@ func (s *indexSink) Commit(f *feed.Faults) {
 		}
 	}
 	s.refreshStats(idx, f)
+	s.applied.Store(time.Now().UnixNano())
 }
 
 // setStore turns op into s.store.
@@ -175,6 +182,7 @@ func (s *indexSink) refreshStats(idx shard.Index, f *feed.Faults) {
 		f.Raise(feed.FaultOrphans, "%d blocks whose parent did not come were dropped", st.OrphansDropped)
 	}
 	s.stats = st
+	s.held.Store(st.Memberships)
 	s.charge.settle(st.Memberships)
 }
 

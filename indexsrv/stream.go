@@ -115,6 +115,8 @@ type streamHooks struct {
 	Shard func(time.Duration)
 	// Charge is what the stream's blocks are charged to.
 	Charge charge
+	// Load is called when a record of the engine's load has come.
+	Load func()
 	// Standing is called when the stream's state has changed, with its lock held.
 	Standing func()
 }

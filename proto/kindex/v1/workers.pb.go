@@ -1006,6 +1006,451 @@ func (x *Listener) GetColdStart() string {
 	return ""
 }
 
+// An empty name chooses all.
+type WatchLoadsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ModelName     string                 `protobuf:"bytes,1,opt,name=model_name,json=modelName,proto3" json:"model_name,omitempty"`
+	RoutingGroup  string                 `protobuf:"bytes,2,opt,name=routing_group,json=routingGroup,proto3" json:"routing_group,omitempty"`
+	TenantId      string                 `protobuf:"bytes,3,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchLoadsRequest) Reset() {
+	*x = WatchLoadsRequest{}
+	mi := &file_kindex_v1_workers_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchLoadsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchLoadsRequest) ProtoMessage() {}
+
+func (x *WatchLoadsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_kindex_v1_workers_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchLoadsRequest.ProtoReflect.Descriptor instead.
+func (*WatchLoadsRequest) Descriptor() ([]byte, []int) {
+	return file_kindex_v1_workers_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *WatchLoadsRequest) GetModelName() string {
+	if x != nil {
+		return x.ModelName
+	}
+	return ""
+}
+
+func (x *WatchLoadsRequest) GetRoutingGroup() string {
+	if x != nil {
+		return x.RoutingGroup
+	}
+	return ""
+}
+
+func (x *WatchLoadsRequest) GetTenantId() string {
+	if x != nil {
+		return x.TenantId
+	}
+	return ""
+}
+
+type WatchLoadsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The loads of this step are all there are: what was known before is void, the
+	// holders' numbers too.
+	Whole bool `protobuf:"varint,1,opt,name=whole,proto3" json:"whole,omitempty"`
+	// The step goes on with the next message.
+	More bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	// Whom numbers stand for, each told once, before or with its first load.
+	Holders []*LoadHolder `protobuf:"bytes,3,rep,name=holders,proto3" json:"holders,omitempty"`
+	// New or changed.
+	Loads []*Load `protobuf:"bytes,4,rep,name=loads,proto3" json:"loads,omitempty"`
+	// Holders that are no more. Their numbers are not used again.
+	Gone          []uint32 `protobuf:"varint,5,rep,packed,name=gone,proto3" json:"gone,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchLoadsResponse) Reset() {
+	*x = WatchLoadsResponse{}
+	mi := &file_kindex_v1_workers_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchLoadsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchLoadsResponse) ProtoMessage() {}
+
+func (x *WatchLoadsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_kindex_v1_workers_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchLoadsResponse.ProtoReflect.Descriptor instead.
+func (*WatchLoadsResponse) Descriptor() ([]byte, []int) {
+	return file_kindex_v1_workers_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *WatchLoadsResponse) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
+}
+
+func (x *WatchLoadsResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *WatchLoadsResponse) GetHolders() []*LoadHolder {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
+func (x *WatchLoadsResponse) GetLoads() []*Load {
+	if x != nil {
+		return x.Loads
+	}
+	return nil
+}
+
+func (x *WatchLoadsResponse) GetGone() []uint32 {
+	if x != nil {
+		return x.Gone
+	}
+	return nil
+}
+
+// LoadHolder is one rank of a worker, by a number of the stream's own.
+type LoadHolder struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	InstanceId    string                 `protobuf:"bytes,2,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	ModelName     string                 `protobuf:"bytes,3,opt,name=model_name,json=modelName,proto3" json:"model_name,omitempty"`
+	RoutingGroup  string                 `protobuf:"bytes,4,opt,name=routing_group,json=routingGroup,proto3" json:"routing_group,omitempty"`
+	TenantId      string                 `protobuf:"bytes,5,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
+	DpRank        uint32                 `protobuf:"varint,6,opt,name=dp_rank,json=dpRank,proto3" json:"dp_rank,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadHolder) Reset() {
+	*x = LoadHolder{}
+	mi := &file_kindex_v1_workers_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadHolder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadHolder) ProtoMessage() {}
+
+func (x *LoadHolder) ProtoReflect() protoreflect.Message {
+	mi := &file_kindex_v1_workers_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadHolder.ProtoReflect.Descriptor instead.
+func (*LoadHolder) Descriptor() ([]byte, []int) {
+	return file_kindex_v1_workers_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *LoadHolder) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *LoadHolder) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *LoadHolder) GetModelName() string {
+	if x != nil {
+		return x.ModelName
+	}
+	return ""
+}
+
+func (x *LoadHolder) GetRoutingGroup() string {
+	if x != nil {
+		return x.RoutingGroup
+	}
+	return ""
+}
+
+func (x *LoadHolder) GetTenantId() string {
+	if x != nil {
+		return x.TenantId
+	}
+	return ""
+}
+
+func (x *LoadHolder) GetDpRank() uint32 {
+	if x != nil {
+		return x.DpRank
+	}
+	return 0
+}
+
+// Load is how one holder stands.
+type Load struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number.
+	Holder uint32 `protobuf:"varint,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	// Of its stream: pending, active (exact), degraded, failed.
+	Status string `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	// Blocks held.
+	Memberships uint64 `protobuf:"varint,3,opt,name=memberships,proto3" json:"memberships,omitempty"`
+	// How long ago its newest batch was applied. Absent: none was.
+	EventAgeUs *uint64 `protobuf:"varint,4,opt,name=event_age_us,json=eventAgeUs,proto3,oneof" json:"event_age_us,omitempty"`
+	// The newest. Absent: its engine has said nothing of its load.
+	Record        *LoadRecord `protobuf:"bytes,5,opt,name=record,proto3,oneof" json:"record,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Load) Reset() {
+	*x = Load{}
+	mi := &file_kindex_v1_workers_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Load) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Load) ProtoMessage() {}
+
+func (x *Load) ProtoReflect() protoreflect.Message {
+	mi := &file_kindex_v1_workers_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Load.ProtoReflect.Descriptor instead.
+func (*Load) Descriptor() ([]byte, []int) {
+	return file_kindex_v1_workers_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Load) GetHolder() uint32 {
+	if x != nil {
+		return x.Holder
+	}
+	return 0
+}
+
+func (x *Load) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+func (x *Load) GetMemberships() uint64 {
+	if x != nil {
+		return x.Memberships
+	}
+	return 0
+}
+
+func (x *Load) GetEventAgeUs() uint64 {
+	if x != nil && x.EventAgeUs != nil {
+		return *x.EventAgeUs
+	}
+	return 0
+}
+
+func (x *Load) GetRecord() *LoadRecord {
+	if x != nil {
+		return x.Record
+	}
+	return nil
+}
+
+// LoadRecord is what an engine said of its load. What is absent it did not say, which
+// is not 0.
+type LoadRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How old this is as it is sent.
+	AgeUs uint64 `protobuf:"varint,1,opt,name=age_us,json=ageUs,proto3" json:"age_us,omitempty"`
+	// Requests.
+	Running *uint32 `protobuf:"varint,2,opt,name=running,proto3,oneof" json:"running,omitempty"`
+	Waiting *uint32 `protobuf:"varint,3,opt,name=waiting,proto3,oneof" json:"waiting,omitempty"`
+	// Tokens of those that wait, to prefill and in no cache.
+	WaitingUncachedTokens *uint64 `protobuf:"varint,4,opt,name=waiting_uncached_tokens,json=waitingUncachedTokens,proto3,oneof" json:"waiting_uncached_tokens,omitempty"`
+	// Share of the KV pool in use, 0 to 1.
+	TokenUsage *float64 `protobuf:"fixed64,5,opt,name=token_usage,json=tokenUsage,proto3,oneof" json:"token_usage,omitempty"`
+	// Of it what cannot be evicted.
+	ActiveTokenUsage *float64 `protobuf:"fixed64,6,opt,name=active_token_usage,json=activeTokenUsage,proto3,oneof" json:"active_token_usage,omitempty"`
+	// Generated tokens a second.
+	GenThroughput *float64 `protobuf:"fixed64,7,opt,name=gen_throughput,json=genThroughput,proto3,oneof" json:"gen_throughput,omitempty"`
+	MaxRunning    *uint32  `protobuf:"varint,8,opt,name=max_running,json=maxRunning,proto3,oneof" json:"max_running,omitempty"`
+	// Tokens to prefill, of all requests.
+	PrefillPendingTokens *uint64 `protobuf:"varint,9,opt,name=prefill_pending_tokens,json=prefillPendingTokens,proto3,oneof" json:"prefill_pending_tokens,omitempty"`
+	// Without output while it holds requests.
+	SilenceMs *uint64 `protobuf:"varint,10,opt,name=silence_ms,json=silenceMs,proto3,oneof" json:"silence_ms,omitempty"`
+	// Every step is counted, so that silence is standing still.
+	ReportsSteps  bool `protobuf:"varint,11,opt,name=reports_steps,json=reportsSteps,proto3" json:"reports_steps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadRecord) Reset() {
+	*x = LoadRecord{}
+	mi := &file_kindex_v1_workers_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadRecord) ProtoMessage() {}
+
+func (x *LoadRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_kindex_v1_workers_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadRecord.ProtoReflect.Descriptor instead.
+func (*LoadRecord) Descriptor() ([]byte, []int) {
+	return file_kindex_v1_workers_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *LoadRecord) GetAgeUs() uint64 {
+	if x != nil {
+		return x.AgeUs
+	}
+	return 0
+}
+
+func (x *LoadRecord) GetRunning() uint32 {
+	if x != nil && x.Running != nil {
+		return *x.Running
+	}
+	return 0
+}
+
+func (x *LoadRecord) GetWaiting() uint32 {
+	if x != nil && x.Waiting != nil {
+		return *x.Waiting
+	}
+	return 0
+}
+
+func (x *LoadRecord) GetWaitingUncachedTokens() uint64 {
+	if x != nil && x.WaitingUncachedTokens != nil {
+		return *x.WaitingUncachedTokens
+	}
+	return 0
+}
+
+func (x *LoadRecord) GetTokenUsage() float64 {
+	if x != nil && x.TokenUsage != nil {
+		return *x.TokenUsage
+	}
+	return 0
+}
+
+func (x *LoadRecord) GetActiveTokenUsage() float64 {
+	if x != nil && x.ActiveTokenUsage != nil {
+		return *x.ActiveTokenUsage
+	}
+	return 0
+}
+
+func (x *LoadRecord) GetGenThroughput() float64 {
+	if x != nil && x.GenThroughput != nil {
+		return *x.GenThroughput
+	}
+	return 0
+}
+
+func (x *LoadRecord) GetMaxRunning() uint32 {
+	if x != nil && x.MaxRunning != nil {
+		return *x.MaxRunning
+	}
+	return 0
+}
+
+func (x *LoadRecord) GetPrefillPendingTokens() uint64 {
+	if x != nil && x.PrefillPendingTokens != nil {
+		return *x.PrefillPendingTokens
+	}
+	return 0
+}
+
+func (x *LoadRecord) GetSilenceMs() uint64 {
+	if x != nil && x.SilenceMs != nil {
+		return *x.SilenceMs
+	}
+	return 0
+}
+
+func (x *LoadRecord) GetReportsSteps() bool {
+	if x != nil {
+		return x.ReportsSteps
+	}
+	return false
+}
+
 var File_kindex_v1_workers_proto protoreflect.FileDescriptor
 
 const file_kindex_v1_workers_proto_rawDesc = "" +
@@ -1116,12 +1561,72 @@ const file_kindex_v1_workers_proto_rawDesc = "" +
 	"\fDroppedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01B\v\n" +
-	"\t_last_seq2\xe5\x02\n" +
+	"\t_last_seq\"t\n" +
+	"\x11WatchLoadsRequest\x12\x1d\n" +
+	"\n" +
+	"model_name\x18\x01 \x01(\tR\tmodelName\x12#\n" +
+	"\rrouting_group\x18\x02 \x01(\tR\froutingGroup\x12\x1b\n" +
+	"\ttenant_id\x18\x03 \x01(\tR\btenantId\"\xaa\x01\n" +
+	"\x12WatchLoadsResponse\x12\x14\n" +
+	"\x05whole\x18\x01 \x01(\bR\x05whole\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x12/\n" +
+	"\aholders\x18\x03 \x03(\v2\x15.kindex.v1.LoadHolderR\aholders\x12%\n" +
+	"\x05loads\x18\x04 \x03(\v2\x0f.kindex.v1.LoadR\x05loads\x12\x12\n" +
+	"\x04gone\x18\x05 \x03(\rR\x04gone\"\xbf\x01\n" +
+	"\n" +
+	"LoadHolder\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\rR\x06number\x12\x1f\n" +
+	"\vinstance_id\x18\x02 \x01(\tR\n" +
+	"instanceId\x12\x1d\n" +
+	"\n" +
+	"model_name\x18\x03 \x01(\tR\tmodelName\x12#\n" +
+	"\rrouting_group\x18\x04 \x01(\tR\froutingGroup\x12\x1b\n" +
+	"\ttenant_id\x18\x05 \x01(\tR\btenantId\x12\x17\n" +
+	"\adp_rank\x18\x06 \x01(\rR\x06dpRank\"\xcf\x01\n" +
+	"\x04Load\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\rR\x06holder\x12\x16\n" +
+	"\x06status\x18\x02 \x01(\tR\x06status\x12 \n" +
+	"\vmemberships\x18\x03 \x01(\x04R\vmemberships\x12%\n" +
+	"\fevent_age_us\x18\x04 \x01(\x04H\x00R\n" +
+	"eventAgeUs\x88\x01\x01\x122\n" +
+	"\x06record\x18\x05 \x01(\v2\x15.kindex.v1.LoadRecordH\x01R\x06record\x88\x01\x01B\x0f\n" +
+	"\r_event_age_usB\t\n" +
+	"\a_record\"\xf5\x04\n" +
+	"\n" +
+	"LoadRecord\x12\x15\n" +
+	"\x06age_us\x18\x01 \x01(\x04R\x05ageUs\x12\x1d\n" +
+	"\arunning\x18\x02 \x01(\rH\x00R\arunning\x88\x01\x01\x12\x1d\n" +
+	"\awaiting\x18\x03 \x01(\rH\x01R\awaiting\x88\x01\x01\x12;\n" +
+	"\x17waiting_uncached_tokens\x18\x04 \x01(\x04H\x02R\x15waitingUncachedTokens\x88\x01\x01\x12$\n" +
+	"\vtoken_usage\x18\x05 \x01(\x01H\x03R\n" +
+	"tokenUsage\x88\x01\x01\x121\n" +
+	"\x12active_token_usage\x18\x06 \x01(\x01H\x04R\x10activeTokenUsage\x88\x01\x01\x12*\n" +
+	"\x0egen_throughput\x18\a \x01(\x01H\x05R\rgenThroughput\x88\x01\x01\x12$\n" +
+	"\vmax_running\x18\b \x01(\rH\x06R\n" +
+	"maxRunning\x88\x01\x01\x129\n" +
+	"\x16prefill_pending_tokens\x18\t \x01(\x04H\aR\x14prefillPendingTokens\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"silence_ms\x18\n" +
+	" \x01(\x04H\bR\tsilenceMs\x88\x01\x01\x12#\n" +
+	"\rreports_steps\x18\v \x01(\bR\freportsStepsB\n" +
+	"\n" +
+	"\b_runningB\n" +
+	"\n" +
+	"\b_waitingB\x1a\n" +
+	"\x18_waiting_uncached_tokensB\x0e\n" +
+	"\f_token_usageB\x15\n" +
+	"\x13_active_token_usageB\x11\n" +
+	"\x0f_gen_throughputB\x0e\n" +
+	"\f_max_runningB\x19\n" +
+	"\x17_prefill_pending_tokensB\r\n" +
+	"\v_silence_ms2\xb2\x03\n" +
 	"\x0eWorkersService\x12U\n" +
 	"\x0eRegisterWorker\x12 .kindex.v1.RegisterWorkerRequest\x1a!.kindex.v1.RegisterWorkerResponse\x12[\n" +
 	"\x10UnregisterWorker\x12\".kindex.v1.UnregisterWorkerRequest\x1a#.kindex.v1.UnregisterWorkerResponse\x12L\n" +
 	"\vListWorkers\x12\x1d.kindex.v1.ListWorkersRequest\x1a\x1e.kindex.v1.ListWorkersResponse\x12Q\n" +
-	"\fWatchWorkers\x12\x1e.kindex.v1.WatchWorkersRequest\x1a\x1f.kindex.v1.WatchWorkersResponse0\x01B!Z\x1fkindex/proto/kindex/v1;kindexv1b\x06proto3"
+	"\fWatchWorkers\x12\x1e.kindex.v1.WatchWorkersRequest\x1a\x1f.kindex.v1.WatchWorkersResponse0\x01\x12K\n" +
+	"\n" +
+	"WatchLoads\x12\x1c.kindex.v1.WatchLoadsRequest\x1a\x1d.kindex.v1.WatchLoadsResponse0\x01B!Z\x1fkindex/proto/kindex/v1;kindexv1b\x06proto3"
 
 var (
 	file_kindex_v1_workers_proto_rawDescOnce sync.Once
@@ -1135,7 +1640,7 @@ func file_kindex_v1_workers_proto_rawDescGZIP() []byte {
 	return file_kindex_v1_workers_proto_rawDescData
 }
 
-var file_kindex_v1_workers_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_kindex_v1_workers_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_kindex_v1_workers_proto_goTypes = []any{
 	(*RegisterWorkerRequest)(nil),    // 0: kindex.v1.RegisterWorkerRequest
 	(*RegisterWorkerResponse)(nil),   // 1: kindex.v1.RegisterWorkerResponse
@@ -1148,27 +1653,37 @@ var file_kindex_v1_workers_proto_goTypes = []any{
 	(*WorkerName)(nil),               // 8: kindex.v1.WorkerName
 	(*Worker)(nil),                   // 9: kindex.v1.Worker
 	(*Listener)(nil),                 // 10: kindex.v1.Listener
-	nil,                              // 11: kindex.v1.Listener.DroppedEntry
+	(*WatchLoadsRequest)(nil),        // 11: kindex.v1.WatchLoadsRequest
+	(*WatchLoadsResponse)(nil),       // 12: kindex.v1.WatchLoadsResponse
+	(*LoadHolder)(nil),               // 13: kindex.v1.LoadHolder
+	(*Load)(nil),                     // 14: kindex.v1.Load
+	(*LoadRecord)(nil),               // 15: kindex.v1.LoadRecord
+	nil,                              // 16: kindex.v1.Listener.DroppedEntry
 }
 var file_kindex_v1_workers_proto_depIdxs = []int32{
 	9,  // 0: kindex.v1.ListWorkersResponse.workers:type_name -> kindex.v1.Worker
 	9,  // 1: kindex.v1.WatchWorkersResponse.workers:type_name -> kindex.v1.Worker
 	8,  // 2: kindex.v1.WatchWorkersResponse.gone:type_name -> kindex.v1.WorkerName
 	10, // 3: kindex.v1.Worker.listeners:type_name -> kindex.v1.Listener
-	11, // 4: kindex.v1.Listener.dropped:type_name -> kindex.v1.Listener.DroppedEntry
-	0,  // 5: kindex.v1.WorkersService.RegisterWorker:input_type -> kindex.v1.RegisterWorkerRequest
-	2,  // 6: kindex.v1.WorkersService.UnregisterWorker:input_type -> kindex.v1.UnregisterWorkerRequest
-	4,  // 7: kindex.v1.WorkersService.ListWorkers:input_type -> kindex.v1.ListWorkersRequest
-	6,  // 8: kindex.v1.WorkersService.WatchWorkers:input_type -> kindex.v1.WatchWorkersRequest
-	1,  // 9: kindex.v1.WorkersService.RegisterWorker:output_type -> kindex.v1.RegisterWorkerResponse
-	3,  // 10: kindex.v1.WorkersService.UnregisterWorker:output_type -> kindex.v1.UnregisterWorkerResponse
-	5,  // 11: kindex.v1.WorkersService.ListWorkers:output_type -> kindex.v1.ListWorkersResponse
-	7,  // 12: kindex.v1.WorkersService.WatchWorkers:output_type -> kindex.v1.WatchWorkersResponse
-	9,  // [9:13] is the sub-list for method output_type
-	5,  // [5:9] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	16, // 4: kindex.v1.Listener.dropped:type_name -> kindex.v1.Listener.DroppedEntry
+	13, // 5: kindex.v1.WatchLoadsResponse.holders:type_name -> kindex.v1.LoadHolder
+	14, // 6: kindex.v1.WatchLoadsResponse.loads:type_name -> kindex.v1.Load
+	15, // 7: kindex.v1.Load.record:type_name -> kindex.v1.LoadRecord
+	0,  // 8: kindex.v1.WorkersService.RegisterWorker:input_type -> kindex.v1.RegisterWorkerRequest
+	2,  // 9: kindex.v1.WorkersService.UnregisterWorker:input_type -> kindex.v1.UnregisterWorkerRequest
+	4,  // 10: kindex.v1.WorkersService.ListWorkers:input_type -> kindex.v1.ListWorkersRequest
+	6,  // 11: kindex.v1.WorkersService.WatchWorkers:input_type -> kindex.v1.WatchWorkersRequest
+	11, // 12: kindex.v1.WorkersService.WatchLoads:input_type -> kindex.v1.WatchLoadsRequest
+	1,  // 13: kindex.v1.WorkersService.RegisterWorker:output_type -> kindex.v1.RegisterWorkerResponse
+	3,  // 14: kindex.v1.WorkersService.UnregisterWorker:output_type -> kindex.v1.UnregisterWorkerResponse
+	5,  // 15: kindex.v1.WorkersService.ListWorkers:output_type -> kindex.v1.ListWorkersResponse
+	7,  // 16: kindex.v1.WorkersService.WatchWorkers:output_type -> kindex.v1.WatchWorkersResponse
+	12, // 17: kindex.v1.WorkersService.WatchLoads:output_type -> kindex.v1.WatchLoadsResponse
+	13, // [13:18] is the sub-list for method output_type
+	8,  // [8:13] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_kindex_v1_workers_proto_init() }
@@ -1178,13 +1693,15 @@ func file_kindex_v1_workers_proto_init() {
 	}
 	file_kindex_v1_workers_proto_msgTypes[2].OneofWrappers = []any{}
 	file_kindex_v1_workers_proto_msgTypes[10].OneofWrappers = []any{}
+	file_kindex_v1_workers_proto_msgTypes[14].OneofWrappers = []any{}
+	file_kindex_v1_workers_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kindex_v1_workers_proto_rawDesc), len(file_kindex_v1_workers_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const (
 	WorkersService_UnregisterWorker_FullMethodName = "/kindex.v1.WorkersService/UnregisterWorker"
 	WorkersService_ListWorkers_FullMethodName      = "/kindex.v1.WorkersService/ListWorkers"
 	WorkersService_WatchWorkers_FullMethodName     = "/kindex.v1.WorkersService/WatchWorkers"
+	WorkersService_WatchLoads_FullMethodName       = "/kindex.v1.WorkersService/WatchLoads"
 )
 
 // WorkersServiceClient is the client API for WorkersService service.
@@ -45,6 +46,11 @@ type WorkersServiceClient interface {
 	// comes, goes, or whose ranks or their statuses change. Figures alone are no change.
 	// A slow client misses none, but gets several as one. The stream has no end.
 	WatchWorkers(ctx context.Context, in *WatchWorkersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchWorkersResponse], error)
+	// WatchLoads sends how all ranks stand and then those that changed: what their
+	// engines say of their load, some 20 ms after it came, and what their caches hold,
+	// about once a second. A slow client gets several changes as one. The stream has no
+	// end.
+	WatchLoads(ctx context.Context, in *WatchLoadsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchLoadsResponse], error)
 }
 
 type workersServiceClient struct {
@@ -104,6 +110,25 @@ func (c *workersServiceClient) WatchWorkers(ctx context.Context, in *WatchWorker
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WorkersService_WatchWorkersClient = grpc.ServerStreamingClient[WatchWorkersResponse]
 
+func (c *workersServiceClient) WatchLoads(ctx context.Context, in *WatchLoadsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchLoadsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &WorkersService_ServiceDesc.Streams[1], WorkersService_WatchLoads_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchLoadsRequest, WatchLoadsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WorkersService_WatchLoadsClient = grpc.ServerStreamingClient[WatchLoadsResponse]
+
 // WorkersServiceServer is the server API for WorkersService service.
 // All implementations must embed UnimplementedWorkersServiceServer
 // for forward compatibility.
@@ -122,6 +147,11 @@ type WorkersServiceServer interface {
 	// comes, goes, or whose ranks or their statuses change. Figures alone are no change.
 	// A slow client misses none, but gets several as one. The stream has no end.
 	WatchWorkers(*WatchWorkersRequest, grpc.ServerStreamingServer[WatchWorkersResponse]) error
+	// WatchLoads sends how all ranks stand and then those that changed: what their
+	// engines say of their load, some 20 ms after it came, and what their caches hold,
+	// about once a second. A slow client gets several changes as one. The stream has no
+	// end.
+	WatchLoads(*WatchLoadsRequest, grpc.ServerStreamingServer[WatchLoadsResponse]) error
 	mustEmbedUnimplementedWorkersServiceServer()
 }
 
@@ -143,6 +173,9 @@ func (UnimplementedWorkersServiceServer) ListWorkers(context.Context, *ListWorke
 }
 func (UnimplementedWorkersServiceServer) WatchWorkers(*WatchWorkersRequest, grpc.ServerStreamingServer[WatchWorkersResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchWorkers not implemented")
+}
+func (UnimplementedWorkersServiceServer) WatchLoads(*WatchLoadsRequest, grpc.ServerStreamingServer[WatchLoadsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchLoads not implemented")
 }
 func (UnimplementedWorkersServiceServer) mustEmbedUnimplementedWorkersServiceServer() {}
 func (UnimplementedWorkersServiceServer) testEmbeddedByValue()                        {}
@@ -230,6 +263,17 @@ func _WorkersService_WatchWorkers_Handler(srv interface{}, stream grpc.ServerStr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WorkersService_WatchWorkersServer = grpc.ServerStreamingServer[WatchWorkersResponse]
 
+func _WorkersService_WatchLoads_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchLoadsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(WorkersServiceServer).WatchLoads(m, &grpc.GenericServerStream[WatchLoadsRequest, WatchLoadsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WorkersService_WatchLoadsServer = grpc.ServerStreamingServer[WatchLoadsResponse]
+
 // WorkersService_ServiceDesc is the grpc.ServiceDesc for WorkersService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -254,6 +298,11 @@ var WorkersService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchWorkers",
 			Handler:       _WorkersService_WatchWorkers_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchLoads",
+			Handler:       _WorkersService_WatchLoads_Handler,
 			ServerStreams: true,
 		},
 	},
