@@ -44,7 +44,7 @@ func (r *secretRig) callRaw(method string, messages ...[]byte) (replies [][]byte
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), 10*time.Second)
 	defer cancel()
-	if method == kindexv1.WorkersService_WatchWorkers_FullMethodName {
+	if method == kindexv1.WorkersService_WatchWorkers_FullMethodName || method == kindexv1.WorkersService_WatchLoads_FullMethodName {
 		ctx, cancel = context.WithTimeout(ctx, 200*time.Millisecond) // it does not end by itself
 		defer cancel()
 	}
@@ -127,6 +127,7 @@ func (r *secretRig) readCalls(out map[string][]byte) {
 	for method, m := range map[string]proto.Message{
 		kindexv1.WorkersService_ListWorkers_FullMethodName:  &kindexv1.ListWorkersRequest{},
 		kindexv1.WorkersService_WatchWorkers_FullMethodName: &kindexv1.WatchWorkersRequest{},
+		kindexv1.WorkersService_WatchLoads_FullMethodName:   &kindexv1.WatchLoadsRequest{},
 		kindexv1.ContentService_Dump_FullMethodName:         &kindexv1.DumpRequest{},
 		kindexv1.ContentService_Digest_FullMethodName:       &kindexv1.DigestRequest{},
 		kindexv1.StatsService_GetStats_FullMethodName:       &kindexv1.GetStatsRequest{},
