@@ -126,8 +126,11 @@ func DefaultConfig() Config {
 // policies are the ways to choose a worker, the default first.
 var policies = []string{"cache_aware", "least_load", "round_robin", "random", "power_of_two", "consistent_hashing"}
 
+// noIndex has every request placed by load alone.
+const noIndex = "none"
+
 // kvIndexes are the indexes, the default first. The last is chain's old name.
-var kvIndexes = []string{"chain", "positional", "remote", "none", "run"}
+var kvIndexes = []string{"chain", "positional", "remote", noIndex, "run"}
 
 // Validate returns all faults of c, each naming its option; nil where there is none.
 func (c *Config) Validate() []error {

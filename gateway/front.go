@@ -11,6 +11,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -69,6 +70,8 @@ type front struct {
 	conns  clientConns
 	stats  frontStats
 
+	retries atomic.Int64 // as of the options, or a reload
+
 	ending sync.Once
 	stop   chan struct{}
 	swept  chan struct{}
@@ -79,6 +82,7 @@ func newFront(o frontOptions) *front {
 	f := &front{o: o, stop: make(chan struct{}), swept: make(chan struct{})}
 	f.conns.open = make(map[*clientConn]struct{})
 	f.conns.writeStall = o.WriteStall
+	f.retries.Store(int64(o.Retries))
 	f.conns.watcher, _ = hangup.New() // nil where the system has none: the next write sees it
 	f.server = &fasthttp.Server{
 		Handler:               f.serveHTTP,

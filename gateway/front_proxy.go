@@ -439,7 +439,7 @@ func (x *exchange) over(ft *fault) {
 // again reports whether another worker is to be asked.
 func (ft *fault) again(x *exchange, try int) bool {
 	switch {
-	case try >= x.f.o.Retries:
+	case try >= int(x.f.retries.Load()):
 		return false
 	case ft.status == 500 && try > 0:
 		return false // what two engines fail at is the request

@@ -32,7 +32,9 @@ func (m oneModel) Pool(model string) *fleet.Pool {
 	return nil
 }
 
-func (m oneModel) Models() map[string]*fleet.Pool { return map[string]*fleet.Pool{m.pool.Model: m.pool} }
+func (m oneModel) Models() map[string]*fleet.Pool {
+	return map[string]*fleet.Pool{m.pool.Model: m.pool}
+}
 
 // testFront is a front before workers, with what its tests look at.
 type testFront struct {
@@ -234,7 +236,9 @@ func ask(t testing.TB, url, body string, headers ...string) (*http.Response, str
 // wantError checks an answer in OpenAI's shape.
 func wantError(t testing.TB, resp *http.Response, body string, status int, code string) {
 	t.Helper()
-	var e struct{ Error struct{ Message, Type, Code string } }
+	var e struct {
+		Error struct{ Message, Type, Code string }
+	}
 	if err := json.Unmarshal([]byte(body), &e); err != nil {
 		t.Errorf("%v: %q", err, body)
 		return
@@ -324,10 +328,10 @@ func TestKeysAndRanks(t *testing.T) {
 
 func TestWithRank(t *testing.T) {
 	for body, want := range map[string]string{
-		`{}`:         `{"data_parallel_rank":3}`,
-		` { } `:      ` {"data_parallel_rank":3 } `,
+		`{}`:          `{"data_parallel_rank":3}`,
+		` { } `:       ` {"data_parallel_rank":3 } `,
 		"{\n\"a\":1}": "{\"data_parallel_rank\":3,\n\"a\":1}",
-		`none`:       `none`,
+		`none`:        `none`,
 	} {
 		if got := string(withRank(nil, []byte(body), 3)); got != want {
 			t.Errorf("%q: got %q, want %q", body, got, want)

@@ -6,11 +6,31 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"kindex/gateway/admit"
+	"kindex/gateway/fleet"
+	"kindex/gateway/fleet/enroll"
+	"kindex/gateway/health"
+	"kindex/gateway/index"
+	"kindex/gateway/openai"
+	"kindex/gateway/overlay"
+	"kindex/gateway/policy"
+	"kindex/gateway/route"
+	"kindex/gateway/upstream"
+	"kindex/internal/logsink"
+	"kindex/internal/secure"
+	"kindex/internal/settings"
 )
 
 // Gateway is one gateway: its parts, and the servers before them.
@@ -19,62 +39,269 @@ import (
 //
 // Concurrency: any goroutine.
 type Gateway struct {
-	cfg *Config
-	log *slog.Logger
+	cfg   *Config // as it began: what a reload may change is in live
+	live  atomic.Pointer[Config]
+	log   *slog.Logger
+	level *slog.LevelVar // nil where the caller brought a logger of its own
+	began time.Time
 
-	server *fasthttp.Server
-	ln     net.Listener
+	gate     *gate
+	fleet    *fleet.Registry
+	upstream *upstream.Client
+	prober   *enroll.Prober
+	workers  *Workers
+	index    index.Index // nil: none
+	levels   *policy.Levels
+	policy   policy.Policy
+	overlay  *overlay.Overlay
+	watch    *health.Watch
+	admit    *admit.Gate
+	router   *route.Router
+	tracing  *tracing // nil: off
+	access   *accessLog
+	faults   faultLog
+	met      *metrics
+	front    *front
+
+	sinks []namedSink // whose dropped lines are counted
+
+	data, admin port
+	ln, adminLn net.Listener
+	adminServer *fasthttp.Server // nil: none
+	draining    atomic.Bool
+
+	reloads reloads
+
+	beside     func(context.Context) // runs while it serves; nil: nothing
+	background sync.WaitGroup
+	stop       context.CancelFunc
 }
 
-// New returns a gateway that takes no requests yet.
+// namedSink is where log lines of one kind go.
+type namedSink struct {
+	name string
+	sink *logsink.Sink
+}
+
+// New returns a gateway that takes no requests yet. The workers that cfg names are
+// registered by Serve.
 func New(cfg *Config, log *slog.Logger) (*Gateway, error) {
 	if err := errors.Join(cfg.Validate()...); err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, log: log}
-	g.server = &fasthttp.Server{Handler: g.handle, Name: "kindex", ReadTimeout: cfg.ReadTimeout, IdleTimeout: cfg.IdleTimeout}
+	g := &Gateway{cfg: cfg, log: log, began: time.Now(), admin: port{admin: true}, faults: faultLog{log: log, lines: logsink.NewLimiter()}}
+	g.live.Store(cfg)
+	if err := g.build(); err != nil {
+		g.close()
+		return nil, err
+	}
 	return g, nil
 }
 
-func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
-	switch string(ctx.Path()) {
-	case "/livez", "/health", "/readyz":
-		ctx.SetStatusCode(fasthttp.StatusOK)
-	default:
-		ctx.SetStatusCode(fasthttp.StatusNotFound)
-	}
-}
-
-// Listen takes the configured address, so that a taken one is known before anything
-// starts.
-func (g *Gateway) Listen() error {
-	ln, err := net.Listen("tcp", g.cfg.Listen)
-	if err != nil {
-		return err // names the address and what is wrong with it
-	}
-	g.ln = ln
-	return nil
-}
-
-// Addr returns the address that Listen took.
-func (g *Gateway) Addr() net.Addr { return g.ln.Addr() }
-
-// Serve answers until ctx ends; then it drains.
-//
-// Errors: what kept it from serving; nil after a drain, also one cut short.
-func (g *Gateway) Serve(ctx context.Context) error {
-	g.log.Info("serving", "url", "http://"+g.ln.Addr().String(), "workers", len(g.cfg.Workers))
-	served := make(chan error, 1)
-	go func() { served <- g.server.Serve(g.ln) }()
-	select {
-	case err := <-served:
+// build makes the parts, each before those that ask it.
+func (g *Gateway) build() error {
+	cfg := g.cfg
+	var err error
+	if g.gate, err = newGate(&cfg.ListenConfig, g.log); err != nil {
 		return err
-	case <-ctx.Done():
 	}
-	end, cancel := context.WithTimeout(context.Background(), g.cfg.DrainTimeout)
-	defer cancel()
-	if err := g.server.ShutdownWithContext(end); err != nil {
-		g.log.Warn("requests cut short", "error", err)
+	g.met = newMetrics()
+	g.fleet = fleet.NewRegistry()
+	g.upstream = upstream.New(upstream.Options{Connect: cfg.ConnectTimeout})
+	g.prober = enroll.New(g.fleet, g.upstream, enroll.Options{}, g.log)
+	g.workers = &Workers{Fleet: g.fleet, Prober: g.prober, Drain: cfg.DrainTimeout}
+	if err := g.buildIndex(); err != nil {
+		return err
+	}
+	if g.watch, err = health.New(cfg.healthOptions(g.log)); err != nil {
+		return err
+	}
+	if err := g.buildRouter(); err != nil {
+		return err
+	}
+	if g.tracing, err = newTracing(&cfg.TraceConfig, g.log); err != nil {
+		return err
+	}
+	if g.access, err = newAccessLog(cfg); err != nil {
+		return err
+	}
+	if g.access != nil {
+		g.sinks = append(g.sinks, namedSink{"access", g.access.sink})
+	}
+	g.admit = admit.New(cfg.admitOptions())
+	g.front = newFront(g.frontOptions())
+	if cfg.AdminListen != "" {
+		g.adminServer = g.newAdminServer()
+	}
+	g.follow()
+	return nil
+}
+
+// buildIndex opens the index, where there is to be one.
+func (g *Gateway) buildIndex() error {
+	cfg := g.cfg
+	if cfg.KVIndex == noIndex {
+		return nil
+	}
+	o := index.Options{Kind: cfg.KVIndex, Target: cfg.Index, Timeout: cfg.IndexTimeout, Memory: cfg.IndexMemory}
+	if cfg.IndexTLSCA != "" {
+		roots, err := secure.ReadAuthorities(cfg.IndexTLSCA)
+		if err != nil {
+			return fmt.Errorf("index-ca: %w", err)
+		}
+		o.TLS = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots}
+	}
+	if path := cfg.IndexToken; path != "" {
+		o.Token = func() (string, error) { return settings.ReadToken(path) }
+	}
+	var err error
+	g.index, err = index.Open(context.Background(), o, g.log)
+	return err
+}
+
+// buildRouter makes the policy and the router, which asks all that was made before.
+func (g *Gateway) buildRouter() error {
+	cfg := g.cfg
+	g.levels = policy.NewLevels(policy.DefaultWarmUp())
+	po := policy.DefaultOptions()
+	po.Levels = g.levels
+	var err error
+	if g.policy, err = policy.New(cfg.Policy, po); err != nil {
+		return fmt.Errorf("policy: %w", err)
+	}
+	oo := overlay.DefaultOptions()
+	oo.PredictLife = cfg.PredictLife
+	g.overlay = overlay.New(oo)
+	ro := route.Options{Fleet: g.fleet, Prompts: givenTokens{}, Overlay: g.overlay, Policy: g.policy, Told: g.told, Log: g.log}
+	if g.index != nil {
+		ro.Index = g.index
+	}
+	g.router = route.New(ro)
+	return nil
+}
+
+// givenTokens are a call's tokens where it gives them.
+type givenTokens struct{}
+
+// Resolve implements route.Prompts.
+func (givenTokens) Resolve(_ context.Context, _ *fleet.Pool, c *openai.Call, p *route.Prompt) {
+	if c.Form == openai.IDs && c.Unsure == "" {
+		p.Tokens = append(p.Tokens[:0], c.Tokens...)
+		p.LoRA, p.Salt = c.LoRA, c.Salt
+	}
+}
+
+// follow has the parts hear of who joins and leaves. The index first: who is decided
+// for is then known there.
+func (g *Gateway) follow() {
+	g.fleet.OnJoin(func(w *fleet.Worker) {
+		if g.index != nil {
+			g.index.Joined(w)
+		}
+		g.watch.Add(w)
+		g.met.joined(w)
+		g.log.Info("worker joined", "worker", w.ID, "url", w.Spec.URL, "models", w.Spec.Models, "engine", w.Spec.Engine, "ranks", len(w.Holders))
+	})
+	g.fleet.OnLeave(func(w *fleet.Worker) {
+		g.watch.Remove(w)
+		g.met.left(w)
+		if g.index != nil {
+			g.index.Left(w)
+		}
+		g.upstream.Forget(w)
+		g.log.Info("worker left", "worker", w.ID, "url", w.Spec.URL)
+	})
+}
+
+// told tells the watch how a try ended.
+func (g *Gateway) told(h *fleet.Holder, o route.Outcome) {
+	g.watch.Outcome(h.Worker, healthKind(o.Kind))
+}
+
+// healthKind is an outcome as the watch knows it.
+func healthKind(k route.OutcomeKind) health.Kind {
+	switch k {
+	case route.OK:
+		return health.OK
+	case route.ClientError:
+		return health.ClientError
+	case route.ClientGone:
+		return health.ClientGone
+	case route.BackPressure:
+		return health.BackPressure
+	case route.WorkerError:
+		return health.WorkerError
+	case route.ConnectFailed:
+		return health.ConnectFailed
+	case route.Broken:
+		return health.Broken
+	case route.Stalled:
+		return health.Stalled
+	}
+	panic(fmt.Sprintf("BUG: gateway: outcome %d", k))
+}
+
+// Place implements placer: the router, but for what is shed.
+func (g *Gateway) Place(ctx context.Context, q *route.Request) (*route.Placement, error) {
+	if pool := g.fleet.Pool(q.Call.Model); pool != nil {
+		if _, shed := g.watch.Shed(pool); shed {
+			return nil, &openai.Error{
+				Status: fasthttp.StatusServiceUnavailable, Type: openai.ServerError, Code: "worker_overload_protection_shed",
+				Message: "all workers of the model are overloaded",
+			}
+		}
+	}
+	return g.router.Place(ctx, q)
+}
+
+// enter admits a request, or says why not.
+func (g *Gateway) enter(ctx context.Context) (leave func(), err error) {
+	leave, err = g.admit.Enter(ctx)
+	if refused := (*admit.Refused)(nil); errors.As(err, &refused) {
+		err = &openai.Error{
+			Status: fasthttp.StatusServiceUnavailable, Type: openai.ServerError, Code: refused.Reason.String(), Message: refused.Error(),
+		}
+	}
+	return leave, err
+}
+
+// unready returns why no requests should be sent here.
+func (g *Gateway) unready() []string {
+	if g.draining.Load() {
+		return []string{"draining"}
+	}
+	ready := slices.ContainsFunc(g.fleet.Workers(), func(w *fleet.Worker) bool { return w.State() == fleet.Ready })
+	if !ready {
+		return []string{"no worker is ready"}
 	}
 	return nil
+}
+
+// levelPeriod is how often it is looked how much each worker has cached.
+const levelPeriod = time.Second
+
+// lookAfter does what is to be done from time to time, until ctx ends.
+func (g *Gateway) lookAfter(ctx context.Context) {
+	tick := time.NewTicker(levelPeriod)
+	defer tick.Stop()
+	var blocks []uint64
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := fleet.Now()
+		for name, pool := range g.fleet.Models() {
+			if name != pool.Model {
+				continue // an adapter's
+			}
+			blocks = blocks[:0]
+			for _, h := range pool.Holders {
+				n, _ := h.Held()
+				blocks = append(blocks, uint64(max(n, 0)))
+			}
+			g.levels.Set(pool, now, blocks)
+		}
+	}
 }

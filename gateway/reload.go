@@ -35,6 +35,9 @@ type workerSet interface {
 	add(s fleet.Spec) error
 	// update changes what can be while w serves.
 	update(s fleet.Spec) error
+	// replace puts another worker in the place of one at once: what that one has in
+	// flight goes on.
+	replace(s fleet.Spec) error
 	// remove has a worker end what it has.
 	remove(url string) error
 }
@@ -163,10 +166,7 @@ func (r *reloader) change(was, s *fleet.Spec) error {
 	if reflect.DeepEqual(&same, s) {
 		return r.workers.update(*s)
 	}
-	if err := r.workers.remove(s.URL); err != nil && !errors.Is(err, fleet.ErrUnknown) {
-		return err
-	}
-	return r.workers.add(*s)
+	return r.workers.replace(*s)
 }
 
 func byURL(specs []fleet.Spec) map[string]*fleet.Spec {

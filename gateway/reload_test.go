@@ -32,9 +32,10 @@ func (f *fakeWorkers) note(what, url string) error {
 	f.did = append(f.did, what+" "+url)
 	return nil
 }
-func (f *fakeWorkers) add(s fleet.Spec) error    { return f.note("add", s.URL) }
-func (f *fakeWorkers) update(s fleet.Spec) error { return f.note("update", s.URL) }
-func (f *fakeWorkers) remove(url string) error   { return f.note("remove", url) }
+func (f *fakeWorkers) add(s fleet.Spec) error     { return f.note("add", s.URL) }
+func (f *fakeWorkers) replace(s fleet.Spec) error { return f.note("replace", s.URL) }
+func (f *fakeWorkers) update(s fleet.Spec) error  { return f.note("update", s.URL) }
+func (f *fakeWorkers) remove(url string) error    { return f.note("remove", url) }
 
 // TestReload: what a reload takes over, what it leaves to a restart, and that a broken
 // file changes nothing.
@@ -86,7 +87,7 @@ worker:
 	if applied.Retries != 0 || applied.OverloadWaiting != 0 || applied.StallAfter != 5*time.Second || applied.Listen != cfg.Listen {
 		t.Errorf("applied retries %d, waiting %d, stall %s, listen %s: want 0, 0, the flag's 5s, the one in force", applied.Retries, applied.OverloadWaiting, applied.StallAfter, applied.Listen)
 	}
-	if want := []string{"remove http://c:1", "update http://a:1", "remove http://b:1", "add http://b:1"}; !slices.Equal(workers.did, want) {
+	if want := []string{"remove http://c:1", "update http://a:1", "replace http://b:1"}; !slices.Equal(workers.did, want) {
 		t.Errorf("did %q, want %q", workers.did, want)
 	}
 	const want = `level=WARN msg="configuration read again" because=test changed=worker-overload-waiting,retries needs_restart=listen workers_added=0 workers_changed=2 workers_removed=1 workers_failed=1`

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"runtime"
 
@@ -48,12 +49,16 @@ func Run(args []string, stdout, stderr io.Writer, signals, reload <-chan os.Sign
 }
 
 // serve runs one gateway until it ends or is told to.
-func serve(cfg *Config, _ []string, stderr io.Writer, signals, reload <-chan os.Signal) int {
+func serve(cfg *Config, args []string, stderr io.Writer, signals, reload <-chan os.Signal) int {
 	sink := logsink.New(stderr, cfg.LogFormat, cfg.LogQueue)
 	defer sink.Close()
-	log := logsink.NewLogger(sink, cfg.LogFormat, cfg.LogLevel)
+	level := new(slog.LevelVar)
+	level.Set(cfg.LogLevel)
+	log := logsink.NewLogger(sink, cfg.LogFormat, level)
 	g, err := New(cfg, log)
 	if err == nil {
+		g.level = level
+		g.sinks = append(g.sinks, namedSink{"log", sink})
 		err = g.Listen()
 	}
 	if err != nil {
@@ -62,6 +67,8 @@ func serve(cfg *Config, _ []string, stderr io.Writer, signals, reload <-chan os.
 	}
 	ctx, drain := context.WithCancel(context.Background())
 	defer drain()
+	asked := make(chan string, 1)
+	g.beside = func(ctx context.Context) { g.watchConfig(ctx, args, asked) }
 	done := make(chan error, 1)
 	go func() { done <- g.Serve(ctx) }()
 	for {
@@ -73,7 +80,11 @@ func serve(cfg *Config, _ []string, stderr io.Writer, signals, reload <-chan os.
 			}
 			log.Info("draining", "signal", s.String())
 			drain()
-		case <-reload:
+		case s := <-reload:
+			select {
+			case asked <- s.String():
+			default: // one waits already
+			}
 		case err := <-done:
 			if err != nil {
 				log.Error("stopped", "error", err)

@@ -28,8 +28,11 @@ type actor struct {
 
 const anonymous = "anonymous"
 
-// actorConfig is the configuration, at the start and when it is read again.
-var actorConfig = actor{who: "configuration", via: "file"}
+// Actors within the process: the configuration, at the start and when it is read again.
+var (
+	actorStart  = actor{who: "configuration", via: "start"}
+	actorConfig = actor{who: "configuration", via: "reload"}
+)
 
 // refusalReasons are why somebody is turned away, as metric and log have it.
 var refusalReasons = []string{"no_key", "wrong_key", "role", "admin_only", "exposed", "certificate", "handshake"}

@@ -24,7 +24,7 @@ func succeeded() (struct{}, error) { return struct{}{}, nil }
 // one costs a load to tell of. It is asked as a request ends, not as one begins: its
 // answer is the veto, which steers.
 func (s *sight) fault(k Kind) {
-	o, r := &s.watch.o, &s.worker.Terms().Resilience
+	o, r := s.watch.options(), &s.worker.Terms().Resilience
 	most := count(r.BreakerFailures, o.BreakerFailures)
 	if most == 0 || r.NoBreaker != nil && *r.NoBreaker {
 		return

@@ -105,7 +105,7 @@ func (s *sight) soon(now int64) {
 		return
 	}
 	s.mu.Lock()
-	at := max(now, s.lastAt+int64(s.watch.o.ProbeFast))
+	at := max(now, s.lastAt+int64(s.watch.options().ProbeFast))
 	s.mu.Unlock()
 	if s.due.Load() > at {
 		s.due.Store(at)
@@ -115,7 +115,7 @@ func (s *sight) soon(now int64) {
 
 // probe asks the worker.
 func (s *sight) probe(began int64) {
-	o := &s.watch.o
+	o := s.watch.options()
 	connect := o.ProbeConnect
 	s.mu.Lock()
 	unwell := s.unwell != 0 || s.worker.State() != fleet.Ready
@@ -213,7 +213,7 @@ func (s *sight) passed(now int64) {
 	s.passes++
 	s.fails, s.unwell, s.tries = 0, 0, 0
 	s.reach(now)
-	if s.passes < count(s.worker.Terms().Health.Successes, s.watch.o.ProbeSuccesses) {
+	if s.passes < count(s.worker.Terms().Health.Successes, s.watch.options().ProbeSuccesses) {
 		return
 	}
 	switch state := s.worker.State(); state {
@@ -240,11 +240,11 @@ func (s *sight) failedProbe(now int64) {
 	}
 	switch state := s.worker.State(); state {
 	case fleet.Ready:
-		if s.fails >= count(s.worker.Terms().Health.Failures, s.watch.o.ProbeFailures) {
+		if s.fails >= count(s.worker.Terms().Health.Failures, s.watch.options().ProbeFailures) {
 			s.move(state, fleet.NotReady)
 		}
 	case fleet.NotReady:
-		if s.fails >= s.watch.o.ProbeLost {
+		if s.fails >= s.watch.options().ProbeLost {
 			s.move(state, fleet.Failed)
 		}
 	case fleet.Pending:
@@ -257,7 +257,7 @@ func (s *sight) failedProbe(now int64) {
 
 // schedule says when the next probe is. The caller holds mu.
 func (s *sight) schedule(r Result, now int64) {
-	o, state := &s.watch.o, s.worker.State()
+	o, state := s.watch.options(), s.worker.State()
 	fast := int64(o.ProbeFast)
 	var after int64
 	switch {

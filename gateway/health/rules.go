@@ -43,7 +43,7 @@ type rank struct {
 
 // wedged reports whether the worker stands still.
 func (s *sight) wedged(now int64) bool {
-	wedge := int64(s.watch.o.WedgeAfter)
+	wedge := int64(s.watch.options().WedgeAfter)
 	unanswered := s.unanswered(now)
 	any, came := false, false
 	for i := range s.ranks {
@@ -140,7 +140,7 @@ func (r *rank) silent(now, moved, wedge int64) bool {
 
 // stale reports whether a rank told its load once and does no longer.
 func (s *sight) stale(now int64) bool {
-	stale := int64(s.watch.o.StaleAfter)
+	stale := int64(s.watch.options().StaleAfter)
 	any := false
 	for i := range s.ranks {
 		r := &s.ranks[i]
@@ -161,14 +161,14 @@ func (s *sight) overloaded(now int64) bool {
 		return true
 	}
 	o := s.worker.Terms().Overload
-	mostUsage, mostWaiting := s.watch.o.OverloadUsage, s.watch.o.OverloadWaiting
+	mostUsage, mostWaiting := s.watch.options().OverloadUsage, s.watch.options().OverloadWaiting
 	if o.Usage != nil {
 		mostUsage = *o.Usage
 	}
 	if o.Waiting != nil {
 		mostWaiting = *o.Waiting
 	}
-	oldest := now - max(oldReading, int64(s.watch.o.StaleAfter))
+	oldest := now - max(oldReading, int64(s.watch.options().StaleAfter))
 	usage, known, waiting := 0.0, 0.0, int64(0)
 	for i := range s.ranks {
 		report := s.ranks[i].holder.Reading()

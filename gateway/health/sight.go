@@ -56,7 +56,7 @@ type sight struct {
 }
 
 func newSight(w *Watch, worker *fleet.Worker) *sight {
-	s := &sight{watch: w, worker: worker, target: targetOf(worker, &w.o), joined: fleet.Now(), ranks: make([]rank, len(worker.Holders))}
+	s := &sight{watch: w, worker: worker, target: targetOf(worker, w.options()), joined: fleet.Now(), ranks: make([]rank, len(worker.Holders))}
 	for i, h := range worker.Holders {
 		s.ranks[i].holder = h
 	}
@@ -92,14 +92,14 @@ func (s *sight) unconnected(now int64) {
 
 // reach sets or lifts the veto on who cannot be connected to and is silent.
 func (s *sight) reach(now int64) {
-	stall := int64(s.watch.o.StallAfter)
+	stall := int64(s.watch.options().StallAfter)
 	heard := s.heard()
 	s.steer(fleet.Unreachable, stall > 0 && s.failed.Load() > heard && now-heard >= stall)
 }
 
 // full notes that the worker answered that it is.
 func (s *sight) full(now int64) {
-	if back := s.watch.o.BackOff; back > 0 {
+	if back := s.watch.options().BackOff; back > 0 {
 		s.newer(&s.fullTill, now+int64(back))
 		s.steer(fleet.Overloaded, true)
 	}

@@ -28,7 +28,7 @@ const grain = int64(2 * time.Millisecond)
 //
 // Concurrency: any goroutine.
 type Watch struct {
-	o   Options
+	o   atomic.Pointer[Options] // replaced as a whole
 	log *slog.Logger
 
 	ctx    context.Context
@@ -51,7 +51,8 @@ func New(o Options) (*Watch, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	w := &Watch{o: o, log: o.Log, kick: make(chan struct{}, 1)}
+	w := &Watch{log: o.Log, kick: make(chan struct{}, 1)}
+	w.o.Store(&o)
 	if w.log == nil {
 		w.log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
@@ -60,6 +61,24 @@ func New(o Options) (*Watch, error) {
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.ended.Go(w.run)
 	return w, nil
+}
+
+func (w *Watch) options() *Options { return w.o.Load() }
+
+// Set changes thresholds and times from the next look on. Who asks workers, and how many
+// are asked at once, stays as it was; a breaker that has counted faults keeps its
+// numbers until it closes.
+//
+// Errors: what [Options.Validate] says; then nothing has changed.
+func (w *Watch) Set(o Options) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	is := w.options()
+	o.TLS, o.Log, o.Check, o.Probes, o.ProbePath = is.TLS, is.Log, is.Check, is.Probes, is.ProbePath
+	w.o.Store(&o)
+	w.wake()
+	return nil
 }
 
 // Close ends all probes. Workers stay as they stand.
@@ -153,7 +172,7 @@ func (w *Watch) Suspect(worker *fleet.Worker) {
 // refusing was chosen, and every ready worker is full by its own word. Cost: O(1) while
 // the first ones are not.
 func (w *Watch) Shed(pool *fleet.Pool) (retryAfter time.Duration, shed bool) {
-	if !w.o.OverloadShed {
+	if !w.options().OverloadShed {
 		return 0, false
 	}
 	ready := false
@@ -170,7 +189,7 @@ func (w *Watch) Shed(pool *fleet.Pool) (retryAfter time.Duration, shed bool) {
 		return 0, false
 	}
 	w.counts.shed.Add(1)
-	return max(w.o.BackOff.Round(time.Second), time.Second), true
+	return max(w.options().BackOff.Round(time.Second), time.Second), true
 }
 
 // wake has a round begin at once.
