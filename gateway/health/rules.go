@@ -18,6 +18,8 @@ const (
 	// settling is how long after the last token prompts may still have come before
 	// whatever holds the engine up.
 	settling = int64(time.Second)
+	// slowAnswer is how long a probe of a worker that serves may take.
+	slowAnswer = int64(2 * time.Second)
 	// freshReading is how old a report may be that speaks of the present.
 	freshReading = int64(6 * time.Second)
 	// oldReading is the least age at which a report says nothing of a worker's load
@@ -70,7 +72,7 @@ func (s *sight) wedged(now int64) bool {
 // the worker since it began.
 func (s *sight) unanswered(now int64) bool {
 	asked := s.asked.Load()
-	if asked != 0 && now-asked >= 2*overdue && s.heard() < asked {
+	if asked != 0 && now-asked >= slowAnswer && s.heard() < asked {
 		return true
 	}
 	s.mu.Lock()

@@ -5,6 +5,7 @@ package health
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,25 +23,47 @@ func worker(ranks int) *fleet.Worker {
 
 // script is a worker as probes see it. The zero value passes.
 type script struct {
+	mu    sync.Mutex
 	err   error         // what a probe finds
 	delay time.Duration // until it does; below 0: never
 	asked int
 }
 
+func (s *script) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+func (s *script) slow(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.delay = d
+}
+
+func (s *script) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked
+}
+
 func (s *script) check(ctx context.Context, _ *fleet.Worker, _ time.Duration, _ bool) error {
+	s.mu.Lock()
 	s.asked++
-	if s.delay < 0 {
+	delay, err := s.delay, s.err
+	s.mu.Unlock()
+	if delay < 0 {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	if s.delay > 0 {
+	if delay > 0 {
 		select {
-		case <-time.After(s.delay):
+		case <-time.After(delay):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	return s.err
+	return err
 }
 
 var refused = fmt.Errorf("%w: refused", errConnect)
@@ -129,11 +152,11 @@ func TestStart(t *testing.T) {
 		if took := b.until(time.Second, "ready", b.is(fleet.Ready)); took > 50*time.Millisecond {
 			t.Errorf("ready after %v, want 50ms at most", took)
 		}
-		if b.s.asked != 2 {
-			t.Errorf("%d probes, want 2", b.s.asked)
+		if b.s.count() != 2 {
+			t.Errorf("%d probes, want 2", b.s.count())
 		}
 		b.pass(10 * time.Second)
-		if n := b.s.asked; n < 10 || n > 14 {
+		if n := b.s.count(); n < 10 || n > 14 {
 			t.Errorf("%d probes after 10 s, want about one a second", n)
 		}
 		b.vetoes(0)
@@ -145,7 +168,7 @@ func TestStart(t *testing.T) {
 func TestStates(t *testing.T) {
 	within(t, nil, func(b *bench) {
 		b.ready()
-		b.s.err = fmt.Errorf("it answers 500")
+		b.s.fail(fmt.Errorf("it answers 500"))
 		b.until(2*time.Second, "not ready", b.is(fleet.NotReady))
 		if st, _ := b.Status(b.w); st.Fails != 3 || st.Probe != Unwell {
 			t.Errorf("not ready after %d fails (%v), want 3 unwell", st.Fails, st.Probe)
@@ -155,10 +178,10 @@ func TestStates(t *testing.T) {
 			t.Errorf("failed after %d fails, want 9", st.Fails)
 		}
 		b.pass(10 * time.Minute) // it is asked on and on
-		before := b.s.asked
-		b.s.err = nil
+		before := b.s.count()
+		b.s.fail(nil)
 		b.until(time.Second, "ready again", b.is(fleet.Ready))
-		if n := b.s.asked - before; n != 2 {
+		if n := b.s.count() - before; n != 2 {
 			t.Errorf("ready after %d passed probes, want 2", n)
 		}
 	})
@@ -169,15 +192,15 @@ func TestStates(t *testing.T) {
 func TestThreshold(t *testing.T) {
 	within(t, nil, func(b *bench) {
 		b.ready()
-		b.s.err = refused
+		b.s.fail(refused)
 		b.until(2*time.Second, "not ready", b.is(fleet.NotReady))
 		for range 20 {
 			b.w.Contact(fleet.Now())
 			b.Outcome(b.w, OK)
-			n := b.s.asked
-			b.s.err = nil
-			b.until(time.Second, "asked", func() bool { return b.s.asked > n })
-			b.s.err = refused
+			n := b.s.count()
+			b.s.fail(nil)
+			b.until(time.Second, "asked", func() bool { return b.s.count() > n })
+			b.s.fail(refused)
 			b.pass(300 * time.Millisecond)
 			if b.w.State() == fleet.Ready {
 				t.Fatal("ready after one passed probe")
@@ -201,7 +224,7 @@ func TestKilled(t *testing.T) {
 						b.Outcome(b.w, OK)
 						b.pass(20 * time.Millisecond)
 					}
-					b.s.err = refused
+					b.s.fail(refused)
 					took := b.until(2500*time.Millisecond, "out", func() bool {
 						if every > 0 && b.w.Usable() {
 							b.Outcome(b.w, ConnectFailed)
@@ -211,7 +234,7 @@ func TestKilled(t *testing.T) {
 					t.Log("out after", took)
 					b.pass(20 * time.Second)
 					b.state(fleet.Failed)
-					b.s.err = nil
+					b.s.fail(nil)
 					t.Log("back after", b.until(time.Second, "usable", b.w.Usable))
 				})
 			})
@@ -242,7 +265,7 @@ func TestUnreachable(t *testing.T) {
 	})
 	within(t, func(o *Options) { o.StallAfter, o.ProbeFailures = 0, 1_000 }, func(b *bench) {
 		b.ready()
-		b.s.err = refused
+		b.s.fail(refused)
 		b.pass(time.Minute)
 		b.vetoes(0)
 	})
