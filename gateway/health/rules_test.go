@@ -28,15 +28,22 @@ func (b *bench) streams(n int, work fleet.Work) []*fleet.Lease {
 	return out
 }
 
-// report has the worker tell its load.
-func (b *bench) report(r fleet.Reading) {
-	r.At = fleet.Now()
-	b.w.Holders[0].SetReading(&r)
+// load is a report as tests make it.
+type load struct {
+	Pushed, ReportsSteps bool
+	Waiting, SilenceMS   int64
+	Usage, ActiveUsage   float64
 }
 
 // unknown is a report that says nothing.
-func unknown() fleet.Reading {
-	return fleet.Reading{Running: -1, Waiting: -1, WaitingUncached: -1, Usage: -1, ActiveUsage: -1, MaxRunning: -1, PrefillPending: -1, SilenceMS: -1}
+func unknown() load { return load{Waiting: -1, SilenceMS: -1, Usage: -1, ActiveUsage: -1} }
+
+// report has the worker tell its load.
+func (b *bench) report(l load) {
+	b.w.Holders[0].SetReading(&fleet.Reading{
+		At: fleet.Now(), Pushed: l.Pushed, ReportsSteps: l.ReportsSteps, Waiting: l.Waiting, SilenceMS: l.SilenceMS, Usage: l.Usage,
+		ActiveUsage: l.ActiveUsage, Running: -1, WaitingUncached: -1, MaxRunning: -1, PrefillPending: -1,
+	})
 }
 
 // TestWedgedByPile has a worker behind a proxy that answers probes be found to stand
@@ -205,7 +212,7 @@ func TestWedgedReport(t *testing.T) {
 // requests or none, stay ready so that it is not refused to anybody, and be back within
 // a second of going on.
 func TestFrozen(t *testing.T) {
-	for name, load := range map[string]func(b *bench) func(){
+	for name, begin := range map[string]func(b *bench) func(){
 		"idle":     func(*bench) func() { return func() {} },
 		"streamed": func(b *bench) func() { l := b.streams(1, fleet.Work{})[0]; return func() { moved(l) } },
 		"whole":    func(b *bench) func() { b.w.Holders[0].Take(fleet.Work{}); return func() {} },
@@ -215,7 +222,7 @@ func TestFrozen(t *testing.T) {
 				within(t, nil, func(b *bench) {
 					b.ready()
 					b.pass(time.Duration(i) * 100 * time.Millisecond)
-					goOn := load(b)
+					goOn := begin(b)
 					b.frozen()
 					took := b.until(4500*time.Millisecond, "out", func() bool { return !b.w.Usable() })
 					if took < time.Second {
