@@ -24,6 +24,39 @@ const (
 	loadTick  = time.Second
 )
 
+// Following says of a worker's streams what a program that embeds the host may want to
+// mend.
+type Following struct {
+	// Unserved: the server that its ranks' events were to come from serves no contract
+	// of event streams.
+	Unserved bool
+	// BlockSize is that of the engine's blocks where it is another one than registered;
+	// 0: it is not.
+	BlockSize int
+	Held      uint64 // blocks, all ranks
+}
+
+// Following describes a registered worker of the default group; ok is false where there
+// is none.
+func (h *Host) Following(model, instance string) (f Following, ok bool) {
+	h.reg.mu.Lock()
+	defer h.reg.mu.Unlock()
+	m := h.reg.find(makeModelName("", model, ""))
+	if m == nil || m.workers[instance] == nil {
+		return f, false
+	}
+	for _, r := range *m.workers[instance].ranks.Load() {
+		f.Held += r.stream.sink.held.Load()
+		if n := r.stream.sink.otherSize.Load(); n != 0 {
+			f.BlockSize = int(n)
+		}
+		if r.cfg.Relay != nil && r.cfg.Relay.unserved() {
+			f.Unserved = true
+		}
+	}
+	return f, true
+}
+
 // loadRecord is what was last said of a rank's load. It is immutable.
 type loadRecord struct {
 	taken time.Time // when it was so, by this host's clock
@@ -34,7 +67,7 @@ type loadRecord struct {
 func newLoadRecord(l *client.Load, now time.Time) *loadRecord {
 	r := &loadRecord{taken: now.Add(-time.Duration(l.GetAgeMs()) * time.Millisecond)}
 	r.said = lookup.LoadRecord{
-		Running: int64(l.GetRunningRequests()), Waiting: int64(l.GetWaitingRequests()), Usage: l.GetTokenUsage(),
+		Sample: l.GetSample(), Running: int64(l.GetRunningRequests()), Waiting: int64(l.GetWaitingRequests()), Usage: l.GetTokenUsage(),
 		WaitingUncached: -1, ActiveUsage: -1, Throughput: -1, MaxRunning: -1, PrefillPending: -1, SilenceMS: -1,
 		ReportsSteps: l.GetEngineReportsSteps(),
 	}

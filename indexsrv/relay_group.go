@@ -114,6 +114,14 @@ func (g *relayGroup) relayRanks() int {
 	return c.Status().RelayRanks
 }
 
+// unserved reports whether the server was found to serve no contract.
+func (g *relayGroup) unserved() bool {
+	g.mu.Lock()
+	c := g.client
+	g.mu.Unlock()
+	return c != nil && c.Status().Unserved
+}
+
 // again has a rank asked for from the beginning.
 func (g *relayGroup) again(rank uint32) {
 	g.mu.Lock()

@@ -45,8 +45,9 @@ type indexSink struct {
 	stats                             shard.HolderStats
 
 	// For whoever watches loads, without a lock.
-	held    atomic.Uint64 // stats.Memberships
-	applied atomic.Int64  // when the last batch was, Unix ns; 0: none was
+	held      atomic.Uint64 // stats.Memberships
+	otherSize atomic.Int64  // of the engine's blocks, the newest that are not the registered size; 0: none
+	applied   atomic.Int64  // when the last batch was, Unix ns; 0: none was
 }
 
 var (
@@ -112,6 +113,7 @@ func (s *indexSink) Commit(f *feed.Faults) {
 				f.Heal() // known from now on, whatever was missed before
 			}
 		case normal.Mismatch:
+			s.otherSize.Store(int64(op.Size))
 			f.Raise(feed.FaultBlockSize, "the engine's block size is %d, registered was %d", op.Size, s.blockSize)
 		}
 		if err != nil {

@@ -36,10 +36,11 @@ type embedded struct {
 	ctx context.Context // ends with Close
 	end context.CancelFunc
 
-	mu     sync.Mutex
-	seats  map[string]*seat // by model and instance id
-	closed bool
-	busy   sync.WaitGroup
+	mu      sync.Mutex
+	seats   map[string]*seat // by model and instance id
+	closed  bool
+	learned map[string]int // block sizes that engines' events told, by model
+	busy    sync.WaitGroup
 }
 
 // seat is a name that one worker after the other has at the host. While what is there
@@ -48,6 +49,7 @@ type seat struct {
 	want *fleet.Worker // nil: nobody
 	have *fleet.Worker
 	reg  indexsrv.Registration // have's
+	none *fleet.Worker         // found to serve no events: as good as nobody
 	busy bool
 	why  string        // want could not be registered
 	kick chan struct{} // want has changed
@@ -77,9 +79,9 @@ func openEmbedded(o *Options, log *slog.Logger) (Index, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kv-index: %w", err)
 	}
-	e := &embedded{host: h, log: log, seats: map[string]*seat{}}
+	e := &embedded{host: h, log: log, seats: map[string]*seat{}, learned: map[string]int{}}
 	e.ctx, e.end = context.WithCancel(context.Background())
-	e.loads = startLoads(h, &e.names, log)
+	e.loads = startLoads(h, "", "", &e.names, log)
 	return e, nil
 }
 
@@ -108,6 +110,7 @@ func (e *embedded) Lookup(ctx context.Context, q *lookup.Query, a *lookup.Answer
 // Joined implements [Index].
 func (e *embedded) Joined(w *fleet.Worker) {
 	e.names.add(w)
+	e.loads.joined(w)
 	if len(w.Spec.Models) == 0 || streamless(w.Spec) {
 		return
 	}
@@ -142,14 +145,7 @@ func (e *embedded) want(w, next *fleet.Worker) {
 	}
 	s.want, s.why = next, ""
 	e.realias()
-	select {
-	case s.kick <- struct{}{}:
-	default:
-	}
-	if !s.busy {
-		s.busy = true
-		e.busy.Go(func() { e.settle(key, s) })
-	}
+	e.stir(key, s)
 }
 
 // realias makes the models' further names anew. The caller holds mu.
@@ -191,7 +187,11 @@ func (e *embedded) settle(key string, s *seat) {
 	for {
 		e.mu.Lock()
 		want, have, reg := s.want, s.have, s.reg
-		if want == have || e.closed {
+		if want == s.none {
+			want = nil
+		}
+		right := want == have && (have == nil || reg.BlockSize == e.blockSize(have.Spec))
+		if e.closed || right && !provisional(have, &reg) {
 			s.busy = false
 			if s.want == nil {
 				delete(e.seats, key)
@@ -204,6 +204,10 @@ func (e *embedded) settle(key string, s *seat) {
 		default:
 		}
 		e.mu.Unlock()
+		if right {
+			e.look(s, have, &reg, &pause)
+			continue
+		}
 		var err error
 		if have != nil {
 			if err = e.host.Unregister(e.ctx, reg, false); errors.Is(err, lookup.ErrNotFound) {
@@ -211,13 +215,17 @@ func (e *embedded) settle(key string, s *seat) {
 			}
 			have = nil
 		} else {
+			e.mu.Lock()
 			reg = e.registration(want.Spec)
+			e.mu.Unlock()
 			if err = e.host.Register(e.ctx, reg); err == nil {
 				have = want
 			}
 		}
-		if !e.settled(s, want, have, reg, err) && !e.pause(s, &pause) {
-			continue // closed: seen above
+		if e.settled(s, want, have, reg, err) {
+			pause = retryFirst
+		} else {
+			e.pause(s, &pause)
 		}
 	}
 }
@@ -238,8 +246,8 @@ func (e *embedded) settled(s *seat, want, have *fleet.Worker, reg indexsrv.Regis
 	return false
 }
 
-// pause waits before the next try; false: there is none.
-func (e *embedded) pause(s *seat, d *time.Duration) bool {
+// pause waits before the next try, until something else is wanted, or the end.
+func (e *embedded) pause(s *seat, d *time.Duration) {
 	t := time.NewTimer(*d)
 	defer t.Stop()
 	*d = min(2**d, retryMost)
@@ -248,9 +256,36 @@ func (e *embedded) pause(s *seat, d *time.Duration) bool {
 	case <-s.kick:
 		*d = retryFirst
 	case <-e.ctx.Done():
-		return false
 	}
-	return true
+}
+
+// provisional reports whether w's registration may yet show to be wrong: nobody has said
+// that there are events, or how long blocks are.
+func provisional(w *fleet.Worker, r *indexsrv.Registration) bool {
+	return w != nil && r.BlockSize != 0 && (w.Spec.BlockSize == 0 || implied(w.Spec))
+}
+
+// implied reports whether a worker's events are looked for where nobody said they are.
+func implied(s *fleet.Spec) bool { return s.Events.Endpoint == "" && s.Events.Relay == "" }
+
+// look looks whether what was assumed of have is so, and waits where that is not known
+// yet.
+func (e *embedded) look(s *seat, have *fleet.Worker, reg *indexsrv.Registration, pause *time.Duration) {
+	f, ok := e.host.Following(reg.Model, reg.Instance.String())
+	e.mu.Lock()
+	switch {
+	case !ok: // it is being unregistered
+	case f.Unserved && implied(have.Spec):
+		s.none, s.why = have, errNoEvents.Error()
+		e.log.Info("the index does not follow a worker", "instance_id", have.Spec.Instance, "why", errNoEvents)
+		e.mu.Unlock()
+		return
+	case f.BlockSize != 0 && f.Held == 0 && have.Spec.BlockSize == 0 && e.learn(reg.Model, reg.BlockSize, f.BlockSize):
+		e.mu.Unlock()
+		return
+	}
+	e.mu.Unlock()
+	e.pause(s, pause)
 }
 
 // defaultBlock is the tokens of a block where nobody has said it yet: vLLM's. Where it
@@ -270,10 +305,63 @@ func (e *embedded) registration(s *fleet.Spec) indexsrv.Registration {
 	default:
 		r.Source, r.Endpoint = "relay", addressOf(s.URL)
 	}
-	if r.BlockSize == 0 {
-		r.BlockSize = defaultBlock
-	}
+	r.BlockSize = e.blockSize(s)
 	return r
+}
+
+// blockSize returns the tokens of a block of s's model: as registered, else as another
+// worker of the model is registered, else as engines' events told, else a guess. The
+// caller holds mu.
+func (e *embedded) blockSize(s *fleet.Spec) int {
+	if s.BlockSize != 0 {
+		return s.BlockSize
+	}
+	for _, other := range e.seats {
+		if w := other.want; w != nil && w.Spec.BlockSize != 0 && w.Spec.Models[0] == s.Models[0] {
+			return w.Spec.BlockSize
+		}
+	}
+	if n := e.learned[s.Models[0]]; n != 0 {
+		return n
+	}
+	return defaultBlock
+}
+
+// learn takes what an engine's events say of its blocks, where nobody else has said it,
+// and has all workers of the model registered anew. It reports whether it did. The
+// caller holds mu.
+func (e *embedded) learn(model string, was, is int) bool {
+	if e.learned[model] != 0 && e.learned[model] != was {
+		return false // it was learned anew already
+	}
+	for _, s := range e.seats {
+		if s.have == nil || s.reg.Model != model {
+			continue
+		}
+		if f, ok := e.host.Following(model, s.reg.Instance.String()); ok && f.Held > 0 {
+			return false // others' blocks are of that size
+		}
+	}
+	e.learned[model] = is
+	e.log.Info("blocks are of another size than assumed", "model_name", model, "block_size", is, "assumed", was)
+	for key, s := range e.seats {
+		if s.reg.Model == model {
+			e.stir(key, s)
+		}
+	}
+	return true
+}
+
+// stir has s settled. The caller holds mu.
+func (e *embedded) stir(key string, s *seat) {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+	if !s.busy {
+		s.busy = true
+		e.busy.Go(func() { e.settle(key, s) })
+	}
 }
 
 // Unready implements [Index].
@@ -282,7 +370,7 @@ func (e *embedded) Unready() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, s := range e.seats {
-		if s.want != s.have && s.want != nil {
+		if s.want != s.have && s.want != nil && s.want != s.none {
 			why = append(why, s.want.Spec.Instance+": "+orElse(s.why, "is about to be followed"))
 		}
 	}
@@ -296,6 +384,10 @@ func (e *embedded) Stream(w *fleet.Worker) Stream {
 	}
 	e.mu.Lock()
 	s := e.seats[seatKey(w.Spec)]
+	if s != nil && s.none == w {
+		e.mu.Unlock()
+		return Stream{Status: "none", Why: errNoEvents.Error()}
+	}
 	if s == nil || s.have != w {
 		why := "is about to be followed"
 		if s != nil && s.want == w && s.why != "" {

@@ -45,7 +45,7 @@ func openRemote(ctx context.Context, o *Options, log *slog.Logger) (Index, error
 	}
 	r.client = c
 	r.guard.trial, r.guard.limit = r.trial, timeout
-	r.loads = startLoads(c, &r.names, log)
+	r.loads = startLoads(c, o.Group, o.Tenant, &r.names, log)
 	return r, nil
 }
 
@@ -117,7 +117,10 @@ func (r *remote) note(a *lookup.Answer) {
 }
 
 // Joined implements [Index].
-func (r *remote) Joined(w *fleet.Worker) { r.names.add(w) }
+func (r *remote) Joined(w *fleet.Worker) {
+	r.names.add(w)
+	r.loads.joined(w)
+}
 
 // Left implements [Index].
 func (r *remote) Left(w *fleet.Worker) { r.names.remove(w) }

@@ -29,6 +29,9 @@ type LoadRecord struct {
 	// Age is how old the record is as it is told: the engine's own word for its age and
 	// the time since.
 	Age time.Duration
+	// Sample grows with each reading of the engine by whoever reads it, who tells a
+	// reading more than once; 0: not said.
+	Sample uint64
 
 	Running, Waiting int64   // requests
 	WaitingUncached  int64   // tokens of those that wait, to prefill and in no cache

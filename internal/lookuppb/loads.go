@@ -82,7 +82,7 @@ func encodeLoad(number uint32, l *lookup.Load) *kindexv1.Load {
 			Running: known32(r.Running), Waiting: known32(r.Waiting), WaitingUncachedTokens: known(r.WaitingUncached),
 			TokenUsage: knownShare(r.Usage), ActiveTokenUsage: knownShare(r.ActiveUsage), GenThroughput: knownShare(r.Throughput),
 			MaxRunning: known32(r.MaxRunning), PrefillPendingTokens: known(r.PrefillPending), SilenceMs: known(r.SilenceMS),
-			ReportsSteps: r.ReportsSteps,
+			ReportsSteps: r.ReportsSteps, Sample: r.Sample,
 		}
 	}
 	return m
@@ -182,7 +182,7 @@ func decodeLoad(n lookup.LoadName, m *kindexv1.Load) lookup.Load {
 		Age: micros(r.GetAgeUs()), Running: said(r.Running), Waiting: said(r.Waiting), WaitingUncached: said(r.WaitingUncachedTokens),
 		Usage: saidShare(r.TokenUsage), ActiveUsage: saidShare(r.ActiveTokenUsage), Throughput: saidShare(r.GenThroughput),
 		MaxRunning: said(r.MaxRunning), PrefillPending: said(r.PrefillPendingTokens), SilenceMS: said(r.SilenceMs),
-		ReportsSteps: r.GetReportsSteps(),
+		ReportsSteps: r.GetReportsSteps(), Sample: r.GetSample(),
 	}
 	return l
 }

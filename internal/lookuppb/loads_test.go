@@ -25,7 +25,7 @@ func testLoad(i int) lookup.Load {
 	case 0:
 		l.Record = &lookup.LoadRecord{
 			Age: 5 * time.Millisecond, Running: 1, Waiting: 2, WaitingUncached: 3, Usage: .5, ActiveUsage: .25, Throughput: 100,
-			MaxRunning: 7, PrefillPending: 8, SilenceMS: 9, ReportsSteps: true,
+			MaxRunning: 7, PrefillPending: 8, SilenceMS: 9, ReportsSteps: true, Sample: 11,
 		}
 	case 1: // nothing said is not 0, and 0 is
 		l.EventAge = -1
@@ -70,8 +70,8 @@ func TestLoads(t *testing.T) {
 		t.Errorf("the whole: %d messages with %d names, want 3 with %d", ms, names, len(all.Loads))
 	}
 	sent = 0
-	if ms, names := pass(&lookup.LoadUpdate{Loads: all.Loads[:6]}); ms != 1 || names != 0 || sent > 6*110 {
-		t.Errorf("a change: %d messages with %d names in %d bytes, want 1 without, 110 bytes each at most", ms, names, sent)
+	if ms, names := pass(&lookup.LoadUpdate{Loads: all.Loads[:6]}); ms != 1 || names != 0 || sent > 6*115 {
+		t.Errorf("a change: %d messages with %d names in %d bytes, want 1 without, 115 bytes each at most", ms, names, sent)
 	}
 	pass(&lookup.LoadUpdate{Gone: []lookup.LoadName{all.Loads[3].LoadName}})
 	if _, names := pass(&lookup.LoadUpdate{Loads: all.Loads[3:4]}); names != 1 {

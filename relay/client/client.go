@@ -210,6 +210,7 @@ func (c *Client) follow(v *verdict) {
 			return
 		}
 		v.why = fmt.Sprintf("%s serves no event stream: none of %s, %s, %s", c.cfg.Address, ContractOwn, ContractVLLM, ContractSGLang)
+		c.st.Unserved = true
 	}
 	if v.bad != nil {
 		v.bad.forget()

@@ -42,6 +42,7 @@ type Status struct {
 	Errors        uint64   // streams that ended with one
 	Ignored       uint64   // messages of ranks that are not wanted
 	RelayRanks    int      // that the relay has of the engine; 0: it does not say
+	Unserved      bool     // the server was found to serve none of the contracts; it is asked again
 	LastError     string   // why the last stream ended, or no connection is made
 }
 

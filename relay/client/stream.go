@@ -202,7 +202,7 @@ func (c *Client) connected() {
 	if c.st.Connected {
 		return
 	}
-	c.st.Connected, c.lastWhy, c.st.LastError = true, "", ""
+	c.st.Connected, c.st.Unserved, c.lastWhy, c.st.LastError = true, false, "", ""
 	for _, n := range c.cfg.Ranks {
 		if r := c.ranks[n]; r.absent != "" {
 			r.h.Disconnected(r.absent)

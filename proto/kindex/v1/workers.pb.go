@@ -1339,7 +1339,9 @@ type LoadRecord struct {
 	// Without output while it holds requests.
 	SilenceMs *uint64 `protobuf:"varint,10,opt,name=silence_ms,json=silenceMs,proto3,oneof" json:"silence_ms,omitempty"`
 	// Every step is counted, so that silence is standing still.
-	ReportsSteps  bool `protobuf:"varint,11,opt,name=reports_steps,json=reportsSteps,proto3" json:"reports_steps,omitempty"`
+	ReportsSteps bool `protobuf:"varint,11,opt,name=reports_steps,json=reportsSteps,proto3" json:"reports_steps,omitempty"`
+	// Grows with each reading of the engine: equal ones are one. 0: not said.
+	Sample        uint64 `protobuf:"varint,12,opt,name=sample,proto3" json:"sample,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1449,6 +1451,13 @@ func (x *LoadRecord) GetReportsSteps() bool {
 		return x.ReportsSteps
 	}
 	return false
+}
+
+func (x *LoadRecord) GetSample() uint64 {
+	if x != nil {
+		return x.Sample
+	}
+	return 0
 }
 
 var File_kindex_v1_workers_proto protoreflect.FileDescriptor
@@ -1591,7 +1600,7 @@ const file_kindex_v1_workers_proto_rawDesc = "" +
 	"eventAgeUs\x88\x01\x01\x122\n" +
 	"\x06record\x18\x05 \x01(\v2\x15.kindex.v1.LoadRecordH\x01R\x06record\x88\x01\x01B\x0f\n" +
 	"\r_event_age_usB\t\n" +
-	"\a_record\"\xf5\x04\n" +
+	"\a_record\"\x8d\x05\n" +
 	"\n" +
 	"LoadRecord\x12\x15\n" +
 	"\x06age_us\x18\x01 \x01(\x04R\x05ageUs\x12\x1d\n" +
@@ -1608,7 +1617,8 @@ const file_kindex_v1_workers_proto_rawDesc = "" +
 	"\n" +
 	"silence_ms\x18\n" +
 	" \x01(\x04H\bR\tsilenceMs\x88\x01\x01\x12#\n" +
-	"\rreports_steps\x18\v \x01(\bR\freportsStepsB\n" +
+	"\rreports_steps\x18\v \x01(\bR\freportsSteps\x12\x16\n" +
+	"\x06sample\x18\f \x01(\x04R\x06sampleB\n" +
 	"\n" +
 	"\b_runningB\n" +
 	"\n" +
