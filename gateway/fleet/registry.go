@@ -244,12 +244,16 @@ func (r *Registry) Join(reg *Registration, s Spec) (*Worker, error) {
 	if err := r.mayJoin(reg, old, &s); err != nil {
 		return nil, err
 	}
+	ready := old != nil && old.State() == Ready
 	if old != nil {
 		r.part(old)
 		tell(r.leave, old)
 	}
 	s.Terms = reg.Given().Terms // an update may have come meanwhile
 	w := NewWorker(reg.ID, &s)
+	if ready && old.Spec.Engine == "" {
+		w.SetState(Ready) // it is the same engine: only now is it known what it is
+	}
 	for _, h := range w.Holders {
 		h.Seat = r.seats.take()
 	}

@@ -68,15 +68,61 @@ type Prober struct {
 	done sync.WaitGroup
 
 	mu    sync.Mutex
-	known map[*fleet.Registration]chan struct{} // wakes its goroutine; guarded by mu
+	known map[*fleet.Registration]*following // guarded by mu
+}
+
+// following is what others than its goroutine know of one registration.
+type following struct {
+	wake chan struct{}
+	away *fleet.Worker // was seen not to serve; nil: none was
 }
 
 // New returns a prober that knows nobody.
 func New(r *fleet.Registry, get Getter, o Options, log *slog.Logger) *Prober {
 	o.setDefaults()
-	p := &Prober{fleet: r, get: get, o: o, log: log, turns: make(chan struct{}, o.AtOnce), known: make(map[*fleet.Registration]chan struct{})}
+	p := &Prober{fleet: r, get: get, o: o, log: log, turns: make(chan struct{}, o.AtOnce), known: make(map[*fleet.Registration]*following)}
 	p.ctx, p.end = context.WithCancel(context.Background())
+	p.done.Go(p.look)
 	return p
+}
+
+// lookPeriod is how often it is looked who came back.
+const lookPeriod = 250 * time.Millisecond
+
+// look has whoever comes back after an absence asked again: it may be another engine.
+func (p *Prober) look() {
+	tick := time.NewTicker(lookPeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		p.mu.Lock()
+		for reg, f := range p.known {
+			w := reg.Worker()
+			switch {
+			case w == nil:
+			case w.State() != fleet.Ready || w.Vetoes()&(fleet.Unreachable|fleet.BreakerOpen) != 0:
+				f.away = w
+			case f.away != nil:
+				if f.away == w {
+					f.again()
+				}
+				f.away = nil
+			}
+		}
+		p.mu.Unlock()
+	}
+}
+
+// again wakes the goroutine. The prober's mu is held.
+func (f *following) again() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
 }
 
 // Close ends all questions.
@@ -101,7 +147,7 @@ func (p *Prober) Register(s fleet.Spec) (*fleet.Registration, error) {
 	if p.ctx.Err() != nil {
 		return reg, nil
 	}
-	p.known[reg] = wake
+	p.known[reg] = &following{wake: wake}
 	p.done.Go(func() {
 		p.follow(reg, wake)
 		p.mu.Lock()
@@ -117,11 +163,8 @@ func (p *Prober) Again(id string) {
 	reg := p.fleet.Get(id)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if wake := p.known[reg]; wake != nil {
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
+	if f := p.known[reg]; f != nil {
+		f.again()
 	}
 }
 
@@ -214,8 +257,11 @@ func (p *Prober) settle(reg *fleet.Registration, w *fleet.Worker, f *found) erro
 	given := reg.Given()
 	s := f.onto(given)
 	switch {
-	case w == nil:
-	case sameEngine(w.Spec, s):
+	case w == nil || reg.Job().Status != "done": // it joined as it was given, if it did
+		if w != nil && sameEngine(w, s) {
+			return p.settleModels(reg, w, f, s)
+		}
+	case sameEngine(w, s):
 		return p.settleModels(reg, w, f, s)
 	default:
 		select {
@@ -223,14 +269,13 @@ func (p *Prober) settle(reg *fleet.Registration, w *fleet.Worker, f *found) erro
 			return p.ctx.Err()
 		case <-time.After(p.o.Confirm):
 		}
-		again, err := p.ask(reg)
-		if err != nil {
+		var err error
+		if f, err = p.ask(reg); err != nil {
 			return err
 		}
-		if s = again.onto(reg.Given()); sameEngine(w.Spec, s) {
+		if s = f.onto(reg.Given()); sameEngine(w, s) {
 			return nil
 		}
-		f = again
 		p.log.Warn("worker is another engine now", "worker", reg.ID, "url", given.URL, "was", describe(w.Spec), "is", describe(s))
 	}
 	joined, err := p.fleet.Join(reg, *s)
@@ -241,8 +286,8 @@ func (p *Prober) settle(reg *fleet.Registration, w *fleet.Worker, f *found) erro
 		return err
 	}
 	reg.Note(fleet.Job{Status: "done", Message: f.odd(given)})
-	p.log.Info("worker joined", "worker", reg.ID, "url", joined.Spec.URL, "engine", joined.Spec.Engine, "version", f.version,
-		"models", strings.Join(joined.Spec.Models, " "), "ranks", len(joined.Holders), "block_size", joined.Spec.BlockSize)
+	p.log.Debug("worker known", "worker", reg.ID, "url", joined.Spec.URL, "engine", joined.Spec.Engine, "version", f.version,
+		"models", joined.Spec.Models, "ranks", len(joined.Holders), "block_size", joined.Spec.BlockSize)
 	return nil
 }
 

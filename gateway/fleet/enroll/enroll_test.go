@@ -206,6 +206,53 @@ func TestAnotherEngineAtTheURLJoinsAnew(t *testing.T) {
 	}
 }
 
+func TestWhoComesBackIsAskedAgain(t *testing.T) {
+	var e late
+	e.is("m", "", 1)
+	s := httptest.NewServer(&e)
+	defer s.Close()
+	_, p := rig(t)
+	reg := register(t, p, fleet.Spec{URL: s.URL})
+	w := joined(t, reg)
+	w.SetState(fleet.NotReady)
+	e.is("x", "", 1)
+	until(t, "another worker", func() bool {
+		w.SetState(fleet.NotReady)
+		<-time.After(300 * time.Millisecond)
+		w.SetState(fleet.Ready)
+		<-time.After(300 * time.Millisecond)
+		return reg.Worker() != w
+	})
+}
+
+func TestWhatIsGivenStays(t *testing.T) {
+	var e late
+	e.is("m", "", 2)
+	s := httptest.NewServer(&e)
+	defer s.Close()
+	r, p := rig(t)
+	reg := register(t, p, fleet.Spec{URL: s.URL, Models: []string{"n"}, Ranks: 1, BlockSize: 8, Engine: fleet.SGLang})
+	w := joined(t, reg)
+	until(t, "the end of the questions", func() bool { return reg.Job().Status == "done" })
+	if w := reg.Worker(); len(w.Holders) != 1 || w.Spec.BlockSize != 8 || w.Spec.Engine != fleet.SGLang || r.Pool("n") == nil || r.Pool("m") != nil {
+		t.Errorf("it joined as %+v", w.Spec)
+	}
+	for _, want := range []string{"not the model n", "2 ranks, not 1", "16 tokens, not 8", "vllm, not sglang"} {
+		if got := reg.Job().Message; !strings.Contains(got, want) {
+			t.Errorf("the note is %q: it must say %q", got, want)
+		}
+	}
+	if _, err := r.Pin(reg.ID, fleet.Served{Models: []string{"k"}}); err != nil {
+		t.Fatal(err)
+	}
+	p.Again(reg.ID)
+	until(t, "the note of the other name", func() bool { p.Again(reg.ID); return r.Pool("k") != nil })
+	<-time.After(50 * time.Millisecond)
+	if reg.Worker() != w || r.Pool("n") != nil {
+		t.Error("other models of the same engine made another worker")
+	}
+}
+
 func TestARegistrationEndsItsQuestions(t *testing.T) {
 	asked := make(chan struct{}, 1000)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -74,11 +74,12 @@ func (f *found) odd(given *fleet.Spec) string {
 	return strings.Join(odd, "; ")
 }
 
-// sameEngine reports whether what is cached at one is cached at the other, as far as can
-// be told: adapters come and go.
-func sameEngine(a, b *fleet.Spec) bool {
-	return a.URL == b.URL && a.Engine == b.Engine && max(a.Ranks, 1) == max(b.Ranks, 1) && a.BlockSize == b.BlockSize && a.Events == b.Events &&
-		slices.Equal(slices.Sorted(slices.Values(a.Models)), slices.Sorted(slices.Values(b.Models)))
+// sameEngine reports whether what is cached at w would be cached at s, as far as can be
+// told: adapters come and go.
+func sameEngine(w *fleet.Worker, s *fleet.Spec) bool {
+	a := w.Spec
+	return a.URL == s.URL && a.Engine == s.Engine && len(w.Holders) == max(s.Ranks, 1) && a.BlockSize == s.BlockSize && a.Events == s.Events &&
+		slices.Equal(slices.Sorted(slices.Values(w.Serves().Models)), slices.Sorted(slices.Values(s.Models)))
 }
 
 func sameNames(a, b map[string]string) bool { return maps.Equal(a, b) }
