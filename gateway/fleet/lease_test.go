@@ -171,10 +171,10 @@ func TestADrainEndsAtItsTime(t *testing.T) {
 	if w.Holders[0].TryTake(fleet.Work{}) != nil || w.InFlight() != 1 {
 		t.Error("a worker that drains was given a request")
 	}
-	for r.Get(w.ID) != nil {
+	for r.Pool("m") != nil {
 		runtime.Gosched()
 	}
-	if w.State() != fleet.Removed || r.Pool("m") != nil {
+	if w.State() != fleet.Removed || r.Get(w.ID) != nil {
 		t.Error("it was not removed at the time")
 	}
 	if again := add(t, r, fleet.Spec{URL: "http://h:1", Models: []string{"m"}}); !l.Release() || w.InFlight() != 0 || again.InFlight() != 0 {
@@ -197,12 +197,13 @@ func TestNoGaugeIsEverWrong(t *testing.T) {
 		add(t, r, fleet.Spec{URL: url(i), Models: []string{"m"}, Ranks: 1 + i%3})
 	}
 	var stop atomic.Bool
+	var churned atomic.Int64
 	var all, churn sync.WaitGroup
 	for seed := range uint64(4) {
 		all.Go(func() {
 			rng := rand.New(rand.NewPCG(seed, 2))
 			var out []*fleet.Lease
-			for range 4_000 {
+			for i := 0; i < 4_000 || churned.Load() < 4*workers; i++ {
 				if p := r.Pool("m"); p != nil && len(out) < 64 {
 					h := p.Holders[rng.IntN(len(p.Holders))]
 					if p.Holder(h.Worker.Spec.Instance, h.Rank) != h {
@@ -235,7 +236,7 @@ func TestNoGaugeIsEverWrong(t *testing.T) {
 	}
 	churn.Go(func() {
 		rng := rand.New(rand.NewPCG(9, 9))
-		for !stop.Load() {
+		for ; !stop.Load(); churned.Add(1) {
 			i := rng.IntN(workers)
 			var err error
 			if rng.IntN(2) == 0 {
@@ -278,8 +279,8 @@ func TestNoGaugeIsEverWrong(t *testing.T) {
 			}
 		}
 	}
-	if len(ever) < 2*workers {
-		t.Errorf("only %d joins: nobody left meanwhile", len(ever))
+	if len(ever) == workers {
+		t.Error("nobody left meanwhile")
 	}
 	seats := make(map[int]bool)
 	for _, w := range r.Workers() {

@@ -2,7 +2,10 @@
 
 package fleet
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // seatMap gives seats: the lowest free one each time, so that tables stay short.
 type seatMap struct {
@@ -30,8 +33,8 @@ func (m *seatMap) give(seat int) {
 
 // top returns a number above every seat that is taken.
 func (m *seatMap) top() int {
-	for i := len(m.words) - 1; i >= 0; i-- {
-		if w := m.words[i]; w != 0 {
+	for i, w := range slices.Backward(m.words) {
+		if w != 0 {
 			return i*64 + bits.Len64(w)
 		}
 	}

@@ -138,13 +138,10 @@ func (w *Worker) Vetoes() Veto { return Veto(w.vetoes.Load()) }
 // Steer sets or lifts vetoes, and reports which of them changed. Package health and
 // whoever measures a worker's cache call it.
 func (w *Worker) Steer(v Veto, on bool) Veto {
-	old := Veto(0)
 	if on {
-		old = Veto(w.vetoes.Or(uint32(v)))
-		return v &^ old
+		return v &^ Veto(w.vetoes.Or(uint32(v)))
 	}
-	old = Veto(w.vetoes.And(^uint32(v)))
-	return v & old
+	return v & Veto(w.vetoes.And(^uint32(v)))
 }
 
 // Usable reports whether w may be given requests while another that may is there:

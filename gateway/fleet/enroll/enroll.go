@@ -40,8 +40,12 @@ func (o *Options) setDefaults() {
 		of *time.Duration
 		is time.Duration
 	}{
-		{&o.Timeout, 5 * time.Second}, {&o.First, 50 * time.Millisecond}, {&o.Most, 2 * time.Second}, {&o.Failed, 10 * time.Second},
-		{&o.Recheck, 60 * time.Second}, {&o.Confirm, 300 * time.Millisecond},
+		{&o.Timeout, 5 * time.Second},
+		{&o.First, 50 * time.Millisecond},
+		{&o.Most, 2 * time.Second},
+		{&o.Failed, 10 * time.Second},
+		{&o.Recheck, 60 * time.Second},
+		{&o.Confirm, 300 * time.Millisecond},
 	} {
 		if *d.of == 0 {
 			*d.of = d.is
