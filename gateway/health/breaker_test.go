@@ -123,7 +123,7 @@ func TestRestarted(t *testing.T) {
 	for _, away := range []time.Duration{300 * time.Millisecond, 10 * time.Second} {
 		within(t, nil, func(b *bench) {
 			b.ready()
-			b.s.fail(refused)
+			b.s.fail(errRefused)
 			b.outcomes(20, Broken) // its streams
 			b.outcomes(20, ConnectFailed)
 			b.pass(away)

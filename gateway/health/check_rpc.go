@@ -114,10 +114,12 @@ func (t *rpcTarget) conn(connect time.Duration, fresh bool) (*grpc.ClientConn, e
 	}
 	return grpc.NewClient(
 		"passthrough:///"+t.addr, grpc.WithTransportCredentials(t.creds), grpc.WithKeepaliveParams(dials), grpc.WithDisableServiceConfig(),
-		grpc.WithNoProxy(), grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10), grpc.WithSharedWriteBuffer(true),
+		grpc.WithNoProxy(), grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1, MaxDelay: 100 * time.Millisecond},
-			MinConnectTimeout: connect,
+			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1, MaxDelay: 100 * time.Millisecond},
+			// A server that is connected to and says nothing is not one that cannot be
+			// connected to: the call waits.
+			MinConnectTimeout: time.Hour,
 		}),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 			d := net.Dialer{Timeout: connect}
@@ -180,6 +182,7 @@ func (t *rpcTarget) ask(ctx context.Context, conn *grpc.ClientConn) error {
 		return errFull
 	case codes.Unimplemented:
 		return errors.New("it has no health service")
+	default:
+		return err
 	}
-	return err
 }

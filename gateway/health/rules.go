@@ -47,7 +47,7 @@ type rank struct {
 func (s *sight) wedged(now int64) bool {
 	wedge := int64(s.watch.options().WedgeAfter)
 	unanswered := s.unanswered(now)
-	any, came := false, false
+	standing, came := false, false
 	for i := range s.ranks {
 		r := &s.ranks[i]
 		moved := r.holder.LastToken()
@@ -57,7 +57,7 @@ func (s *sight) wedged(now int64) bool {
 		was := r.wedged
 		r.look(now, moved, wedge, unanswered)
 		came = came || was && !r.wedged && !r.doubted
-		any = any || r.wedged || r.silent(now, moved, wedge) ||
+		standing = standing || r.wedged || r.silent(now, moved, wedge) ||
 			unanswered && now-max(s.heard(), moved) >= r.bound(wedge)
 	}
 	if came && s.stalledOnly() {
@@ -65,7 +65,7 @@ func (s *sight) wedged(now int64) bool {
 		s.restore()
 		s.mu.Unlock()
 	}
-	return wedge > 0 && any
+	return wedge > 0 && standing
 }
 
 // unanswered reports whether a probe waits for its answer, and nothing else came from
@@ -143,7 +143,7 @@ func (r *rank) silent(now, moved, wedge int64) bool {
 // stale reports whether a rank told its load once and does no longer.
 func (s *sight) stale(now int64) bool {
 	stale := int64(s.watch.options().StaleAfter)
-	any := false
+	old := false
 	for i := range s.ranks {
 		r := &s.ranks[i]
 		report := r.holder.Reading()
@@ -151,9 +151,9 @@ func (s *sight) stale(now int64) bool {
 			continue
 		}
 		r.pushed = r.pushed || report.Pushed
-		any = any || r.pushed && now-report.At > stale
+		old = old || r.pushed && now-report.At > stale
 	}
-	return stale > 0 && any
+	return stale > 0 && old
 }
 
 // overloaded reports whether the newest reports, or the worker's own answers, say that

@@ -297,7 +297,7 @@ func TestPartitioned(t *testing.T) {
 				}
 				select {
 				case <-time.After(connect):
-					return refused
+					return errRefused
 				case <-ctx.Done():
 					return ctx.Err()
 				}

@@ -122,9 +122,9 @@ func (s *sight) steer(v fleet.Veto, on bool) {
 }
 
 // move takes the worker from one state to another, unless it drains or has gone.
-func (s *sight) move(from, to fleet.State) bool {
+func (s *sight) move(from, to fleet.State) {
 	if !s.worker.MoveState(from, to) {
-		return false
+		return
 	}
 	s.watch.counts.states[to].Add(1)
 	level := slog.LevelInfo
@@ -132,7 +132,6 @@ func (s *sight) move(from, to fleet.State) bool {
 		level = slog.LevelWarn
 	}
 	s.watch.log.Log(s.ctx, level, "worker moved", "worker", s.worker.Spec.URL, "from", from.String(), "to", to.String())
-	return true
 }
 
 // sweep looks at all vetoes.

@@ -7,7 +7,6 @@ package health
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"math"
 	"slices"
@@ -54,7 +53,7 @@ func New(o Options) (*Watch, error) {
 	w := &Watch{log: o.Log, kick: make(chan struct{}, 1)}
 	w.o.Store(&o)
 	if w.log == nil {
-		w.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+		w.log = slog.New(slog.DiscardHandler)
 	}
 	w.slots.Store(int64(o.Probes))
 	w.all.Store(new([]*sight))
@@ -107,11 +106,11 @@ func (w *Watch) Add(worker *fleet.Worker) {
 func (w *Watch) Remove(worker *fleet.Worker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	at, there := w.sights.LoadAndDelete(worker)
-	if !there {
+	s := w.of(worker)
+	if s == nil {
 		return
 	}
-	s := at.(*sight)
+	w.sights.Delete(worker)
 	next := slices.DeleteFunc(slices.Clone(*w.all.Load()), func(o *sight) bool { return o == s })
 	w.all.Store(&next)
 	s.end()
@@ -120,10 +119,9 @@ func (w *Watch) Remove(worker *fleet.Worker) {
 
 // of returns what is known of a worker, or nil.
 func (w *Watch) of(worker *fleet.Worker) *sight {
-	if s, there := w.sights.Load(worker); there {
-		return s.(*sight)
-	}
-	return nil
+	at, _ := w.sights.Load(worker)
+	s, _ := at.(*sight)
+	return s
 }
 
 // Outcome tells how a request to a worker ended. Cost: tens of ns unless it is a fault.

@@ -66,7 +66,7 @@ func (s *script) check(ctx context.Context, _ *fleet.Worker, _ time.Duration, _ 
 	return err
 }
 
-var refused = fmt.Errorf("%w: refused", errConnect)
+var errRefused = fmt.Errorf("%w: refused", errConnect)
 
 // bench is a watch of one worker whose time and probes are a test's.
 type bench struct {
@@ -138,9 +138,8 @@ func (b *bench) until(most time.Duration, what string, ok func() bool) time.Dura
 	return time.Since(began)
 }
 
-// on and off are conditions for until.
+// on and is are conditions for until.
 func (b *bench) on(v fleet.Veto) func() bool  { return func() bool { return b.w.Vetoes()&v != 0 } }
-func (b *bench) off(v fleet.Veto) func() bool { return func() bool { return b.w.Vetoes()&v == 0 } }
 func (b *bench) is(s fleet.State) func() bool { return func() bool { return b.w.State() == s } }
 
 // moved has a token of l come now.
@@ -192,7 +191,7 @@ func TestStates(t *testing.T) {
 func TestThreshold(t *testing.T) {
 	within(t, nil, func(b *bench) {
 		b.ready()
-		b.s.fail(refused)
+		b.s.fail(errRefused)
 		b.until(2*time.Second, "not ready", b.is(fleet.NotReady))
 		for range 20 {
 			b.w.Contact(fleet.Now())
@@ -200,7 +199,7 @@ func TestThreshold(t *testing.T) {
 			n := b.s.count()
 			b.s.fail(nil)
 			b.until(time.Second, "asked", func() bool { return b.s.count() > n })
-			b.s.fail(refused)
+			b.s.fail(errRefused)
 			b.pass(300 * time.Millisecond)
 			if b.w.State() == fleet.Ready {
 				t.Fatal("ready after one passed probe")
@@ -224,7 +223,7 @@ func TestKilled(t *testing.T) {
 						b.Outcome(b.w, OK)
 						b.pass(20 * time.Millisecond)
 					}
-					b.s.fail(refused)
+					b.s.fail(errRefused)
 					took := b.until(2500*time.Millisecond, "out", func() bool {
 						if every > 0 && b.w.Usable() {
 							b.Outcome(b.w, ConnectFailed)
@@ -265,7 +264,7 @@ func TestUnreachable(t *testing.T) {
 	})
 	within(t, func(o *Options) { o.StallAfter, o.ProbeFailures = 0, 1_000 }, func(b *bench) {
 		b.ready()
-		b.s.fail(refused)
+		b.s.fail(errRefused)
 		b.pass(time.Minute)
 		b.vetoes(0)
 	})
