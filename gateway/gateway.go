@@ -257,7 +257,7 @@ func (g *Gateway) Place(ctx context.Context, q *route.Request) (*route.Placement
 // enter admits a request, or says why not.
 func (g *Gateway) enter(ctx context.Context) (leave func(), err error) {
 	leave, err = g.admit.Enter(ctx)
-	if refused := (*admit.Refused)(nil); errors.As(err, &refused) {
+	if refused := (*admit.RefusedError)(nil); errors.As(err, &refused) {
 		err = &openai.Error{
 			Status: fasthttp.StatusServiceUnavailable, Type: openai.ServerError, Code: refused.Reason.String(), Message: refused.Error(),
 		}

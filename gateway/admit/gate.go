@@ -52,8 +52,8 @@ var reasonNames = [...]string{"queue_full", "queue_timeout"}
 // String returns the reason's name in answers and metrics.
 func (r Reason) String() string { return reasonNames[r] }
 
-// Refused is the error of a request that was not let in.
-type Refused struct {
+// RefusedError is the error of a request that was not let in.
+type RefusedError struct {
 	Reason     Reason
 	Limit      int
 	Waiting    int           // as it was refused
@@ -61,7 +61,7 @@ type Refused struct {
 }
 
 // Error implements error.
-func (r *Refused) Error() string {
+func (r *RefusedError) Error() string {
 	if r.Reason == Late {
 		return fmt.Sprintf("no place among %d requests came free in time", r.Limit)
 	}
@@ -122,7 +122,7 @@ func (g *Gate) Set(o Options) {
 
 // Enter gives the caller a place, which it gives back by calling leave exactly once.
 //
-// Errors: *[Refused]; or the context's, where the caller went while it waited.
+// Errors: *[RefusedError]; or the context's, where the caller went while it waited.
 func (g *Gate) Enter(ctx context.Context) (leave func(), err error) {
 	g.mu.Lock()
 	if g.first == nil && (g.o.Limit == 0 || g.stats.Running < g.o.Limit) {
@@ -233,7 +233,7 @@ const longestRetry = 60
 
 // refusal says no, and when the queue will have moved on at the pace at which places
 // came free of late. The caller holds mu.
-func (g *Gate) refusal(why Reason) *Refused {
+func (g *Gate) refusal(why Reason) *RefusedError {
 	now := time.Now()
 	switch span := now.Sub(g.paceAt).Seconds(); {
 	case g.paceAt.IsZero():
@@ -246,7 +246,7 @@ func (g *Gate) refusal(why Reason) *Refused {
 		secs = math.Ceil(float64(g.stats.Waiting) / g.pace)
 	}
 	secs = min(max(secs, 1), longestRetry)
-	return &Refused{Reason: why, Limit: g.o.Limit, Waiting: g.stats.Waiting, RetryAfter: time.Duration(secs) * time.Second}
+	return &RefusedError{Reason: why, Limit: g.o.Limit, Waiting: g.stats.Waiting, RetryAfter: time.Duration(secs) * time.Second}
 }
 
 // Stats returns the counts.

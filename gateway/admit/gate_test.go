@@ -105,12 +105,12 @@ func TestRefused(t *testing.T) {
 		}()
 		synctest.Wait()
 		_, err := g.Enter(t.Context())
-		var full *Refused
+		var full *RefusedError
 		if !errors.As(err, &full) || full.Reason != Full || full.Waiting != 1 || full.RetryAfter != time.Second {
 			t.Errorf("a full queue: %v, want a refusal with 1 waiting and 1 s", err)
 		}
 		began := time.Now()
-		var r *Refused
+		var r *RefusedError
 		if err := <-late; !errors.As(err, &r) || r.Reason != Late {
 			t.Errorf("one who waits: %v, want a refusal because it is late", err)
 		}
