@@ -169,7 +169,12 @@ func TestWorkersLife(t *testing.T) {
 		t.Errorf("another specification at the URL: %q, want it to name %s", got, id)
 	}
 	w := s.Fleet.Get(id).Worker()
+	w.SetState(fleet.Ready)
 	s.must(t, 202, "PUT", "/workers/"+id, `{"priority":9,"api_key":"k","health":{"failure_threshold":2},"models":["m","n"]}`)
+	old := w
+	if w = s.Fleet.Get(id).Worker(); w == old || w.State() != fleet.Ready || old.State() != fleet.Removed {
+		t.Errorf("with other models it is %v, and was %v: want another one that serves on", w.State(), old.State())
+	}
 	if x := w.Terms(); x.Priority != 9 || x.Cost != 1 || x.APIKey != "k" || *x.Health.Failures != 2 {
 		t.Errorf("terms are %+v", x)
 	}

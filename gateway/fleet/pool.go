@@ -39,6 +39,15 @@ func NewPool(model string, version uint64, workers []*Worker) *Pool {
 	return p
 }
 
+// Weights returns the model that p's workers have loaded, which is what the index calls
+// it: that of an adapter is its base.
+func (p *Pool) Weights() string {
+	if p.Base != "" {
+		return p.Base
+	}
+	return p.Model
+}
+
 // count takes in what p says of all workers together.
 func (p *Pool) count(w *Worker) {
 	p.byInstance[w.Spec.Instance] = w

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -105,7 +106,18 @@ func (r *Registry) Close() {
 // Pool returns the workers for a model or an adapter; nil: nobody has it. An adapter
 // that all workers of its base model have is that model's pool. Lock-free, no
 // allocation.
-func (r *Registry) Pool(model string) *Pool { return (*r.pools.Load())[model] }
+func (r *Registry) Pool(model string) *Pool {
+	all := *r.pools.Load()
+	if p := all[model]; p != nil {
+		return p
+	}
+	// SGLang takes an adapter together with its model, too.
+	base, adapter, ok := strings.Cut(model, ":")
+	if p := all[adapter]; ok && p != nil && base != "" && adapter != base && (p.Model == base || p.Base == base) {
+		return p
+	}
+	return nil
+}
 
 // Adapter reports whether a name that can be asked for is that of an adapter.
 func (r *Registry) Adapter(name string) bool {
@@ -139,7 +151,8 @@ func (r *Registry) OnJoin(f func(*Worker)) {
 }
 
 // OnLeave has f called for each worker that left, after the last pool that names it was
-// replaced. Leases on it may still be out. As for [Registry.OnJoin].
+// replaced; or, where another one of the same registration takes its place, before that
+// one joins. Leases on it may still be out. As for [Registry.OnJoin].
 func (r *Registry) OnLeave(f func(*Worker)) {
 	r.turn.Lock()
 	defer r.turn.Unlock()
@@ -234,33 +247,48 @@ func (r *Registry) forget(reg *Registration) bool {
 // Errors: [ErrUnknown] where the registration was removed meanwhile, [ErrLeaving] where
 // its worker drains, [ErrExists] where another worker has the instance, [ErrFull].
 func (r *Registry) Join(reg *Registration, s Spec) (*Worker, error) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	old := reg.Worker()
+	return r.replace(reg, old, s, old != nil && old.Spec.Engine == "") // only now is it known what it is
+}
+
+// replace is Join with turn held. Where same says that it is the same engine in another
+// registration it goes on to serve all the while; else nobody is sent to the old one
+// once that is known.
+func (r *Registry) replace(reg *Registration, old *Worker, s Spec, same bool) (*Worker, error) {
 	if s.Instance == "" {
 		s.Instance = reg.Given().Instance
 	}
 	s.Ranks = max(s.Ranks, 1)
-	r.turn.Lock()
-	defer r.turn.Unlock()
-	old := reg.Worker()
 	if err := r.mayJoin(reg, old, &s); err != nil {
 		return nil, err
 	}
-	ready := old != nil && old.State() == Ready
-	if old != nil {
-		r.part(old)
-		tell(r.leave, old)
-	}
 	s.Terms = reg.Given().Terms // an update may have come meanwhile
 	w := NewWorker(reg.ID, &s)
-	if ready && old.Spec.Engine == "" {
-		w.SetState(Ready) // it is the same engine: only now is it known what it is
-	}
 	for _, h := range w.Holders {
 		h.Seat = r.seats.take()
 	}
+	if old != nil {
+		if !same {
+			old.SetState(Removed)
+		}
+		tell(r.leave, old)
+	}
+	if same && old.State() == Ready {
+		w.SetState(Ready)
+	}
 	tell(r.join, w)
 	reg.worker.Store(w)
+	if old != nil {
+		r.unlist(old)
+	}
+	r.list(w, w.Serves())
 	r.instances[s.Instance] = w
-	r.publish(w, none, &Served{s.Models, s.Adapters})
+	r.show(old, w)
+	if old != nil {
+		r.gone(old)
+	}
 	return w, nil
 }
 
@@ -302,33 +330,32 @@ func (r *Registry) mayServe(at string, s *Served) error {
 	return nil
 }
 
-// Serve changes which models and adapters a worker has, in place: what is in flight goes
-// on. Hooks of changes are told.
+// Adapters changes which adapters a worker has, in place: what is in flight goes on.
+// Hooks of changes are told.
 //
 // Errors: [ErrUnknown] where w is no longer there, [ErrFull], of the names.
-func (r *Registry) Serve(w *Worker, s Served) error {
+func (r *Registry) Adapters(w *Worker, adapters map[string]string) error {
+	s := &Served{w.Spec.Models, adapters}
 	if err := s.validate(); err != nil {
 		return err
 	}
 	r.turn.Lock()
 	defer r.turn.Unlock()
-	return r.serve(w, &s)
-}
-
-// serve is Serve with turn held.
-func (r *Registry) serve(w *Worker, s *Served) error {
 	if w.State() == Removed {
 		return fmt.Errorf("%s: %w", w.Spec.URL, ErrUnknown)
 	}
 	if err := r.mayServe(w.Spec.URL, s); err != nil {
 		return err
 	}
-	r.publish(w, w.Serves(), s)
+	r.unlist(w)
+	r.list(w, s)
+	r.show(nil, nil)
 	tell(r.change, w)
 	return nil
 }
 
-// Pin is Serve by a registration's id, for good: what the engine lists no longer counts.
+// Pin says which models and adapters a registration has, for good: what its engine lists
+// no longer counts. Where it has a worker that one is replaced, and serves all the while.
 func (r *Registry) Pin(id string, s Served) (*Registration, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
@@ -340,7 +367,9 @@ func (r *Registry) Pin(id string, s Served) (*Registration, error) {
 		return nil, fmt.Errorf("%.300s: %w", id, ErrUnknown)
 	}
 	if w := reg.Worker(); w != nil {
-		if err := r.serve(w, &s); err != nil {
+		spec := *w.Spec
+		spec.Models, spec.Adapters = s.Models, s.Adapters
+		if _, err := r.replace(reg, w, spec, true); err != nil {
 			return reg, err
 		}
 	}
@@ -354,67 +383,6 @@ func (r *Registry) Pin(id string, s Served) (*Registration, error) {
 func (r *Registration) Note(j Job) {
 	j.At = time.Now()
 	r.job.Store(&j)
-}
-
-// part takes w out of the pools. turn is held.
-func (r *Registry) part(w *Worker) {
-	w.SetState(Removed)
-	if r.instances[w.Spec.Instance] == w {
-		delete(r.instances, w.Spec.Instance)
-	}
-	r.publish(w, w.Serves(), none)
-	for _, h := range w.Holders {
-		r.seats.give(h.Seat)
-	}
-}
-
-// none is what a worker serves that is not there.
-var none = &Served{}
-
-// publish replaces the pools that w leaves, joins or stays in. turn is held.
-// Cost: O(workers of its models + names).
-func (r *Registry) publish(w *Worker, was, is *Served) {
-	r.version++
-	for name := range was.names() {
-		r.keep(name, r.own[name].without(w, r.version))
-	}
-	for name, base := range is.names() {
-		p := r.own[name]
-		if p == nil {
-			p = NewPool(name, r.version, []*Worker{w})
-			p.Base = base
-		} else if p = p.with(w, r.version); p.Base != base {
-			p.Base = "" // they do not agree: a name by itself
-		}
-		r.keep(name, p)
-	}
-	if is != none { // who hears that it left asks what it had
-		w.served.Store(is)
-	}
-	all := maps.Clone(r.own)
-	for name, p := range r.own {
-		if base := r.own[p.Base]; p.Base != "" && base != nil && len(base.Workers) == len(p.Workers) {
-			all[name] = base
-		}
-	}
-	workers := r.Workers()
-	switch {
-	case was == none:
-		workers = append(slices.Clip(workers), w)
-	case is == none:
-		workers = slices.DeleteFunc(slices.Clone(workers), func(o *Worker) bool { return o == w })
-	}
-	r.workers.Store(&workers)
-	r.pools.Store(&all)
-}
-
-// keep makes p the pool of a name, or forgets an empty one. turn is held.
-func (r *Registry) keep(name string, p *Pool) {
-	if len(p.Workers) == 0 {
-		delete(r.own, name)
-		return
-	}
-	r.own[name] = p
 }
 
 // Get returns the registration of an id, or of a URL; nil: there is none.

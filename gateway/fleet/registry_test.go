@@ -5,6 +5,7 @@ package fleet_test
 import (
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 
 	"kindex/gateway/fleet"
@@ -80,6 +81,54 @@ func TestAdaptersResolveToTheirBase(t *testing.T) {
 	}
 	if r.Pool("l") != r.Pool("m") {
 		t.Error("an adapter that every worker has again is not its base's pool")
+	}
+}
+
+func TestOtherModelsOfOneEngineLeaveNoGap(t *testing.T) {
+	r := fleet.NewRegistry()
+	defer r.Close()
+	w := add(t, r, fleet.Spec{URL: "http://a:1", Models: []string{"m"}, Adapters: map[string]string{"l": "m"}})
+	w.SetState(fleet.Ready)
+	stop := make(chan struct{})
+	var looks sync.WaitGroup
+	looks.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			p := r.Pool("m")
+			if p == nil || len(p.Workers) != 1 || p.Workers[0].State() == fleet.Removed && r.Pool("m") == p {
+				t.Errorf("m is served by nobody: %+v", p)
+				return
+			}
+		}
+	})
+	for i := range 200 {
+		if _, err := r.Pin(w.ID, fleet.Served{Models: []string{"m", "n"}[:1+i%2]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	looks.Wait()
+	if now := r.Get(w.ID).Worker(); now.State() != fleet.Ready || now == w || w.State() != fleet.Removed || len(r.Workers()) != 1 || r.Seats() > 2 {
+		t.Errorf("it is %v now, the first one %v, of %d workers on %d seats", now.State(), w.State(), len(r.Workers()), r.Seats())
+	}
+}
+
+func TestSGLangsNameOfAnAdapter(t *testing.T) {
+	r := fleet.NewRegistry()
+	defer r.Close()
+	add(t, r, fleet.Spec{URL: "http://a:1", Models: []string{"m"}, Adapters: map[string]string{"l": "m"}})
+	for name, want := range map[string]bool{"m:l": true, "m:m": false, "n:l": false, ":l": false, "m:": false, "m:x": false} {
+		if got := r.Pool(name) == r.Pool("m"); got != want {
+			t.Errorf("%s is the pool of m: %v, want %v", name, got, want)
+		}
+	}
+	add(t, r, fleet.Spec{URL: "http://b:1", Models: []string{"m"}})
+	if p := r.Pool("m:l"); p == nil || len(p.Workers) != 1 || p.Weights() != "m" {
+		t.Errorf("an adapter that one of two has, with its model: %+v", p)
 	}
 }
 

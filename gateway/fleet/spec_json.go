@@ -259,6 +259,10 @@ func unknown(within, key string, known map[string]field) error {
 	names := slices.Sorted(maps.Keys(known))
 	best, far := "", max(2, len(key)/3)+1
 	for _, name := range names {
+		if strings.HasPrefix(name, key) && len(key) > 2 {
+			best = name
+			break
+		}
 		if d := distance(key, name, far); d < far {
 			best, far = name, d
 		}

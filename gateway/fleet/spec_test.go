@@ -84,7 +84,7 @@ func TestSpecFaults(t *testing.T) {
 		`{"url":"http://` + strings.Repeat("h", 600) + `"}`:                 "url: 607 bytes: it must be at most 512",
 		`{"url":"http://h:1","priorty":5}`:                                  "priorty: no such field: is priority meant?",
 		`{"url":"http://h:1","zzzzzz":5}`:                                   "zzzzzz: no such field: it must be one of api_key, ",
-		`{"url":"http://h:1","health":{"timeout":5}}`:                       "health.timeout: no such field: it must be one of",
+		`{"url":"http://h:1","health":{"timeout":5}}`:                       "health.timeout: no such field: is health.timeout_secs meant?",
 		`{"url":"http://h:1","health":{"timeout_sec":5}}`:                   "health.timeout_sec: no such field: is health.timeout_secs meant?",
 		`{"url":"http://h:1","health":[]}`:                                  "health: it must be a JSON object",
 		`{"url":"http://h:1","health":{"timeout_secs":0}}`:                  "health.timeout_secs: 0: it must be an integer from 1 to 86400",

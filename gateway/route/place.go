@@ -230,7 +230,7 @@ func (r *Router) match(ctx context.Context, pool *fleet.Pool, q *Request) error 
 // lookup asks the index who holds the prompt's head, into q.answer.
 func (r *Router) lookup(ctx context.Context, pool *fleet.Pool, q *Request) {
 	u := &q.query
-	*u = lookup.Query{Model: pool.Model, Group: r.o.Group, Tenant: r.o.Tenant, LoRA: q.Prompt.LoRA, Salt: q.Prompt.Salt}
+	*u = lookup.Query{Model: pool.Weights(), Group: r.o.Group, Tenant: r.o.Tenant, LoRA: q.Prompt.LoRA, Salt: q.Prompt.Salt}
 	if q.blockSize == 0 {
 		q.blockSize = pool.BlockSize
 	}
@@ -255,7 +255,7 @@ func (r *Router) lookup(ctx context.Context, pool *fleet.Pool, q *Request) {
 		q.answer.Reset()
 	}
 	// One router asks for one group and tenant: they need not be in it.
-	q.view.Open(xxh3.HashString(pool.Model)+kv.ContentSeed(q.Prompt.LoRA, q.Prompt.Salt), q.hashes)
+	q.view.Open(xxh3.HashString(pool.Weights())+kv.ContentSeed(q.Prompt.LoRA, q.Prompt.Salt), q.hashes)
 }
 
 // hash makes the hashes of the prompt's whole blocks, where the size of a block is

@@ -150,7 +150,7 @@ func (p *Placement) learn(o *Outcome) {
 		return
 	}
 	p.router.o.Overlay.Answered(&q.view, &overlay.Answer{
-		Holder: p.Holder, Names: overlay.Names{Model: p.Pool.Model, LoRA: q.Prompt.LoRA, Salt: q.Prompt.Salt},
+		Holder: p.Holder, Names: overlay.Names{Model: p.Pool.Weights(), LoRA: q.Prompt.LoRA, Salt: q.Prompt.Salt},
 		Prompt: o.Usage.Prompt, Cached: o.Usage.Cached, BlockSize: q.blockSize,
 		Indexed: p.indexed, Expected: p.Expected, Available: p.available,
 	}, fleet.Now())

@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -300,12 +301,11 @@ func (p *Prober) settleModels(reg *fleet.Registration, w *fleet.Worker, f *found
 	if reg.Job().Status != "done" {
 		reg.Note(fleet.Job{Status: "done", Message: f.odd(reg.Given())})
 	}
-	is := w.Serves()
-	if sameNames(is.Adapters, s.Adapters) {
+	if maps.Equal(w.Serves().Adapters, s.Adapters) {
 		return nil
 	}
 	p.log.Info("worker's adapters changed", "worker", reg.ID, "url", w.Spec.URL, "adapters", len(s.Adapters))
-	err := p.fleet.Serve(w, fleet.Served{Models: is.Models, Adapters: s.Adapters})
+	err := p.fleet.Adapters(w, s.Adapters)
 	if errors.Is(err, fleet.ErrUnknown) {
 		return nil
 	}

@@ -4,7 +4,6 @@ package enroll
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -79,10 +78,8 @@ func (f *found) odd(given *fleet.Spec) string {
 func sameEngine(w *fleet.Worker, s *fleet.Spec) bool {
 	a := w.Spec
 	return a.URL == s.URL && a.Engine == s.Engine && len(w.Holders) == max(s.Ranks, 1) && a.BlockSize == s.BlockSize && a.Events == s.Events &&
-		slices.Equal(slices.Sorted(slices.Values(w.Serves().Models)), slices.Sorted(slices.Values(s.Models)))
+		slices.Equal(slices.Sorted(slices.Values(a.Models)), slices.Sorted(slices.Values(s.Models)))
 }
-
-func sameNames(a, b map[string]string) bool { return maps.Equal(a, b) }
 
 // describe says in a log what makes an engine another one.
 func describe(s *fleet.Spec) string {
