@@ -50,6 +50,7 @@ func (g *Gateway) Serve(ctx context.Context) error {
 	g.stop = stop
 	g.background.Go(func() { g.router.Run(running) })
 	g.background.Go(func() { g.lookAfter(running) })
+	g.background.Go(func() { g.rest(running) })
 	if g.beside != nil {
 		g.background.Go(func() { g.beside(running) })
 	}
