@@ -21,3 +21,14 @@ func cpuTime(clock int32) int64 {
 	}
 	return ts.Nano()
 }
+
+// ThreadSwitches returns how often the calling thread gave its CPU away and how often
+// it was taken from it. A difference means something only on a goroutine locked to its
+// thread. Cost: one system call, about 300 ns.
+func ThreadSwitches() (voluntary, involuntary int64) {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_THREAD, &u); err != nil {
+		return 0, 0
+	}
+	return u.Nvcsw, u.Nivcsw
+}

@@ -9,3 +9,6 @@ func ThreadCPU() int64 { return 0 }
 
 // ProcessCPU returns 0 likewise.
 func ProcessCPU() int64 { return 0 }
+
+// ThreadSwitches returns 0 likewise.
+func ThreadSwitches() (voluntary, involuntary int64) { return 0, 0 }
