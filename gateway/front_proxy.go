@@ -215,7 +215,7 @@ func (x *exchange) run(rc *fasthttp.RequestCtx, r *engineRoute) error {
 		}
 		last = fault
 		x.req.Failed(p.Holder.Worker)
-		if gone(x.ctx) || !fault.again(x, try) {
+		if gone(x.ctx) || !fault.again(x, p.Holder.Worker, try) {
 			return last.deliver(rc, x)
 		}
 		f.stats.retries.Add(1)
@@ -437,8 +437,11 @@ func (x *exchange) over(ft *fault) {
 }
 
 // again reports whether another worker is to be asked.
-func (ft *fault) again(x *exchange, try int) bool {
+func (ft *fault) again(x *exchange, w *fleet.Worker, try int) bool {
+	own := &w.Terms().Resilience
 	switch {
+	case own.NoRetry != nil && *own.NoRetry, own.MaxRetries != nil && try+1 >= *own.MaxRetries:
+		return false
 	case try >= int(x.f.retries.Load()):
 		return false
 	case ft.status == 500 && try > 0:

@@ -215,7 +215,26 @@ func (g *Gateway) follow() {
 
 // told tells the watch how a try ended.
 func (g *Gateway) told(h *fleet.Holder, o route.Outcome) {
-	g.watch.Outcome(h.Worker, healthKind(o.Kind))
+	kind := healthKind(o.Kind)
+	if o.Status >= fasthttp.StatusBadRequest {
+		kind = ruled(&h.Worker.Terms().Resilience, o.Status, kind)
+	}
+	g.watch.Outcome(h.Worker, kind)
+}
+
+// ruled is how a worker's own rules take a status that would be of a kind else.
+func ruled(r *fleet.Resilience, status int, kind health.Kind) health.Kind {
+	answered := kind == health.ClientError || kind == health.BackPressure || kind == health.WorkerError
+	switch {
+	case !answered || r.Retryable == nil && r.Capacity == nil:
+	case slices.Contains(r.Capacity, status):
+		return health.BackPressure
+	case slices.Contains(r.Retryable, status):
+		return health.WorkerError
+	case r.Retryable != nil && kind == health.WorkerError, r.Capacity != nil && kind == health.BackPressure:
+		return health.ClientError // an answer that speaks for nothing
+	}
+	return kind
 }
 
 // healthKind is an outcome as the watch knows it.

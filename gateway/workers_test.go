@@ -19,6 +19,7 @@ import (
 
 	"kindex/gateway/fleet"
 	"kindex/gateway/fleet/enroll"
+	"kindex/gateway/health"
 	"kindex/gateway/upstream"
 )
 
@@ -250,6 +251,31 @@ func TestWorkersRefuse(t *testing.T) {
 	e := s.must(t, 400, "POST", "/workers", `{"url":"http://h:1","health":{"timeout_secs":"x"}}`)["error"].(map[string]any)
 	if e["param"] != "health.timeout_secs" || e["code"] != "invalid_worker_spec" || e["type"] != "invalid_request_error" {
 		t.Errorf("the fault is %v", e)
+	}
+}
+
+func TestAWorkersOwnStatusRules(t *testing.T) {
+	own := &fleet.Resilience{Retryable: []int{418, 500}, Capacity: []int{502}}
+	for _, c := range []struct {
+		rules  *fleet.Resilience
+		status int
+		is     health.Kind
+		want   health.Kind
+	}{
+		{&fleet.Resilience{}, 500, health.WorkerError, health.WorkerError},
+		{&fleet.Resilience{}, 429, health.BackPressure, health.BackPressure},
+		{own, 418, health.ClientError, health.WorkerError},
+		{own, 500, health.WorkerError, health.WorkerError},
+		{own, 502, health.WorkerError, health.BackPressure},
+		{own, 504, health.WorkerError, health.ClientError},
+		{own, 429, health.BackPressure, health.ClientError},
+		{own, 400, health.ClientError, health.ClientError},
+		{own, 500, health.ClientGone, health.ClientGone},
+		{own, 500, health.Broken, health.Broken},
+	} {
+		if got := ruled(c.rules, c.status, c.is); got != c.want {
+			t.Errorf("status %d of kind %v under %+v: %v, want %v", c.status, c.is, *c.rules, got, c.want)
+		}
 	}
 }
 

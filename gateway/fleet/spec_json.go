@@ -82,6 +82,7 @@ func init() {
 	fixed = slices.Sorted(maps.Keys(fields))
 	fixed = slices.DeleteFunc(fixed, func(name string) bool { return changeable[name] != nil })
 	maps.Copy(fields, changeable)
+	maps.Copy(fields, flatFields)
 }
 
 const (
@@ -95,6 +96,19 @@ var eventFields = map[string]field{
 	"replay_endpoint": text(func(r *reader, s string) error { r.spec.Events.Replay = s; return nil }),
 	"relay":           text(func(r *reader, s string) error { r.spec.Events.Relay = s; return nil }),
 	"name":            text(func(r *reader, s string) error { r.spec.Events.Name = s; return nil }),
+}
+
+// flatFields are of the registrations before health had an object of its own.
+var flatFields = map[string]field{
+	"health_check_timeout_secs":  healthFields["timeout_secs"],
+	"health_check_interval_secs": healthFields["check_interval_secs"],
+	"health_success_threshold":   healthFields["success_threshold"],
+	"health_failure_threshold":   healthFields["failure_threshold"],
+	"disable_health_check":       healthFields["disable_health_check"],
+	"tokenizer_path":             nil,
+	"reasoning_parser":           nil,
+	"tool_parser":                nil,
+	"chat_template":              nil,
 }
 
 var poolFields = map[string]field{

@@ -65,6 +65,16 @@ func TestSpecDefaults(t *testing.T) {
 	}
 }
 
+func TestSpecsOfOldReleases(t *testing.T) {
+	got, ignored, err := fleet.ParseSpec([]byte(`{"url":"http://h:1","health_check_timeout_secs":3,"health_failure_threshold":2,"disable_health_check":true,"tool_parser":"x"}`))
+	if want := (fleet.Health{Timeout: new(3 * time.Second), Failures: new(2), Off: new(true)}); err != nil || cmp.Diff(want, got.Terms.Health) != "" {
+		t.Errorf("health is %+v, %v", got.Terms.Health, err)
+	}
+	if !slices.Equal(ignored, []string{"tool_parser"}) {
+		t.Errorf("ignored %q", ignored)
+	}
+}
+
 func TestSpecFaults(t *testing.T) {
 	for body, want := range map[string]string{
 		``:                         "the body must be one JSON object",
