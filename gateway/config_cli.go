@@ -2,7 +2,10 @@
 
 package gateway
 
-import "kindex/internal/settings"
+import (
+	"kindex/gateway/fleet"
+	"kindex/internal/settings"
+)
 
 // parseArgs reads the command line and the file it names. It returns all faults, in
 // the words of who has to mend them.
@@ -41,7 +44,7 @@ usage: gateway --worker http://127.0.0.1:8000
        gateway --worker http://h1:8000,events=tcp://h1:5557,replay=tcp://h1:5657 --worker http://h2:8000,relay=h2:9400
        gateway --config gateway.yaml
 
-  --worker ` + workerForm + `
+  --worker ` + fleet.FlagForm + `
         an engine to send requests to; may be repeated. events= and replay= are its
         own sockets, relay= a relay beside it: where an index in this process learns
         what it has cached. What is left out is asked of the engine. Workers given

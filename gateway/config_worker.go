@@ -9,11 +9,7 @@ import (
 	"kindex/internal/settings"
 )
 
-// workerForm is what --worker takes, for messages.
-const workerForm = fleet.FlagForm
-
-// addWorker takes a worker as the command line writes it: its URL, then key=value
-// fields, separated by commas.
+// addWorker takes a worker as the command line writes it.
 func (c *Config) addWorker(s string) error {
 	w, err := fleet.ParseFlag(s)
 	if err == nil {
@@ -44,22 +40,24 @@ func (c *Config) workerItems() [][]settings.Pair {
 	return items
 }
 
-// workerFaults returns what is wrong with the workers together.
+// workerFaults returns what is wrong with the workers, alone and together.
 func (c *Config) workerFaults() []error {
 	var faults []error
-	urls, instances := map[string]bool{}, map[string]bool{}
+	urls, instances := map[string]bool{}, map[string]string{}
 	for i := range c.Workers {
-		w := &c.Workers[i]
+		w := c.Workers[i] // a copy: validating brings it into its canonical form
+		if err := w.Validate(); err != nil {
+			faults = append(faults, fmt.Errorf("worker %s: %w", c.Workers[i].URL, err))
+			continue
+		}
 		if urls[w.URL] {
 			faults = append(faults, fmt.Errorf("worker: %s is given twice", w.URL))
 		}
-		if w.Instance != "" && instances[w.Instance] {
-			faults = append(faults, fmt.Errorf("worker %s: instance: %s is given twice", w.URL, w.Instance))
+		urls[w.URL] = true
+		if other, ok := instances[w.Instance]; ok && w.Instance != "" {
+			faults = append(faults, fmt.Errorf("worker %s: instance: %s is %s's already", w.URL, w.Instance, other))
 		}
-		urls[w.URL], instances[w.Instance] = true, true
-	}
-	if len(c.Workers) > fleet.MaxWorkers {
-		faults = append(faults, fmt.Errorf("worker: %d of them: it must be at most %d", len(c.Workers), fleet.MaxWorkers))
+		instances[w.Instance] = w.URL
 	}
 	return faults
 }
