@@ -28,10 +28,10 @@ type frontStats struct {
 	own       atomic.Uint64 // answered without one
 	unknown   atomic.Uint64 // paths and methods that nobody serves
 	malformed atomic.Uint64
-	retries   atomic.Uint64
-	refused   atomic.Uint64 // answered with an error of the gateway's own
-	gone      atomic.Uint64 // clients that hung up
-	cut       atomic.Uint64 // answers broken off by the worker after their first byte
+	retries   [route.Outcomes]atomic.Uint64 // by how the try before ended
+	refused   atomic.Uint64                 // answered with an error of the gateway's own
+	gone      atomic.Uint64                 // clients that hung up
+	cut       atomic.Uint64                 // answers broken off by the worker after their first byte
 	active    atomic.Int64
 }
 
@@ -47,6 +47,7 @@ type answered struct {
 	Outcome         route.OutcomeKind
 	Tries           int
 	Usage           openai.Usage
+	Marks           route.Marks
 
 	Start, Placed, FirstByte, FirstToken, End int64
 }
@@ -146,7 +147,7 @@ func (x *exchange) finish() {
 		x.leave()
 		x.leave = nil
 	}
-	x.told.End = fleet.Now()
+	x.told.End, x.told.Marks = fleet.Now(), x.req.Marks
 	x.spans.end(x.told.Status, x.told.Code)
 	x.spans = nil
 	if f.o.Answered != nil {
@@ -175,7 +176,7 @@ func (x *exchange) done(o route.Outcome) {
 	x.told.Outcome, x.told.Usage = o.Kind, o.Usage
 	x.told.FirstByte, x.told.FirstToken = p.FirstByteAt, p.FirstTokenAt
 	x.spans.firstByte(p.FirstByteAt)
-	x.spans.answered(o.Kind.String(), o.Status, o.Kind == route.OK)
+	x.spans.answered(&o)
 	p.Done(o)
 }
 
@@ -207,7 +208,7 @@ func (x *exchange) run(rc *fasthttp.RequestCtx, r *engineRoute) error {
 		x.told.Worker, x.told.Rank, x.told.Tries = p.Holder.Worker.ID, p.Holder.Rank, try+1
 		if try == 0 {
 			x.told.Placed = fleet.Now()
-			x.spans.step("place", x.told.Start, x.told.Placed)
+			x.spans.placed(x.req, p)
 		}
 		fault := x.try(rc, r)
 		if fault == nil {
@@ -218,7 +219,7 @@ func (x *exchange) run(rc *fasthttp.RequestCtx, r *engineRoute) error {
 		if gone(x.ctx) || !fault.again(x, p.Holder.Worker, try) {
 			return last.deliver(rc, x)
 		}
-		f.stats.retries.Add(1)
+		f.stats.retries[fault.kind].Add(1)
 	}
 }
 

@@ -43,10 +43,12 @@ type metrics struct {
 	process *prometheus.Registry // of Go and the process
 
 	requests   [][]atomic.Uint64 // by routes and statuses
-	retries    []atomic.Uint64   // by outcome of the try before
 	firstToken *histogram
 	duration   *histogram
 	place      *histogram // of all that is done before a worker is known
+	tokenise   *histogram
+	lookup     *histogram
+	decide     *histogram
 
 	mu      sync.RWMutex
 	workers map[string]*workerMetrics // by worker id
@@ -55,7 +57,7 @@ type metrics struct {
 
 // workerMetrics are one worker's answers by outcome.
 type workerMetrics struct {
-	outcomes [8]atomic.Uint64
+	outcomes [route.Outcomes]atomic.Uint64
 }
 
 func newMetrics() *metrics {
@@ -63,7 +65,10 @@ func newMetrics() *metrics {
 		process:    prometheus.NewRegistry(),
 		firstToken: newHistogram(time.Millisecond, 18),
 		duration:   newHistogram(time.Millisecond, 21),
-		place:      newHistogram(time.Microsecond, 20),
+		place:      newHistogram(time.Microsecond, 22),
+		tokenise:   newHistogram(time.Microsecond, 22),
+		lookup:     newHistogram(500*time.Nanosecond, 22),
+		decide:     newHistogram(500*time.Nanosecond, 16),
 		workers:    map[string]*workerMetrics{},
 	}
 	m.process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -111,6 +116,15 @@ func (m *metrics) request(t *answered) {
 	m.duration.observe(t.End - t.Start)
 	if t.Placed != 0 {
 		m.place.observe(t.Placed - t.Start)
+	}
+	k := &t.Marks
+	for _, part := range [...]struct {
+		h            *histogram
+		began, ended int64
+	}{{m.tokenise, k.Resolve, k.Resolved}, {m.lookup, k.Lookup, k.LookedUp}, {m.decide, k.Decide, k.Decided}} {
+		if part.ended != 0 {
+			part.h.observe(part.ended - part.began)
+		}
 	}
 	switch {
 	case t.FirstToken != 0:
@@ -177,6 +191,9 @@ func (g *Gateway) writeRequests(e *exposition) {
 	}{
 		{"time_to_first_token_seconds", "Time from a request to the first token of its answer, or its first byte where tokens are not seen.", m.firstToken},
 		{"request_seconds", "Time from a request to the end of its answer.", m.duration},
+		{"tokenise_seconds", "Time to find the tokens of a prompt.", m.tokenise},
+		{"lookup_seconds", "Time to ask the index who holds them.", m.lookup},
+		{"decide_seconds", "Time of a decision.", m.decide},
 		{"place_seconds", "Time from a request to the choice of its first worker: reading, waiting for a place, tokens, lookup, decision.", m.place},
 	} {
 		e.family(h.name, "histogram", h.help)
@@ -187,7 +204,10 @@ func (g *Gateway) writeRequests(e *exposition) {
 	e.counter("own_answers_total", "Requests answered without a worker.", f.own.Load())
 	e.counter("malformed_requests_total", "Requests that are no HTTP, too large or too slow.", f.malformed.Load())
 	e.counter("unknown_requests_total", "Requests for paths or methods that nobody serves.", f.unknown.Load())
-	e.counter("retries_total", "Tries after a first one.", f.retries.Load())
+	e.family("retries_total", "counter", "Tries after a first one, by how the one before ended.")
+	for k := range f.retries {
+		e.count(f.retries[k].Load(), "reason", route.OutcomeKind(k).String()) //nolint:gosec // of an array of them
+	}
 	e.counter("hang_ups_total", "Requests whose client hung up.", f.gone.Load())
 	e.counter("cut_answers_total", "Answers that a worker broke off after their first byte.", f.cut.Load())
 	a := g.admit.Stats()

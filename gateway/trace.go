@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"kindex/gateway/fleet"
+	"kindex/gateway/route"
 	"kindex/internal/settings"
 )
 
@@ -166,11 +167,18 @@ func (r *traced) step(name string, began, ended int64, attrs ...attribute.KeyVal
 	span.End(r.t.at(ended))
 }
 
-// about says more of the request.
-func (r *traced) about(attrs ...attribute.KeyValue) {
-	if r != nil {
-		r.request.SetAttributes(attrs...)
+// placed adds the parts of the first placement, and what came of it.
+func (r *traced) placed(q *route.Request, p *route.Placement) {
+	if r == nil {
+		return
 	}
+	m := &q.Marks
+	r.step("tokenise", m.Resolve, m.Resolved, attribute.Int("kindex.tokens", len(q.Prompt.Tokens)))
+	r.step("lookup", m.Lookup, m.LookedUp, attribute.Int64("kindex.expected_blocks", int64(p.Expected)))
+	r.step("decide", m.Decide, m.Decided,
+		attribute.String("kindex.branch", p.Decision.Branch.String()), attribute.Int64("kindex.expected_tokens", p.Decision.Cached),
+		attribute.String("kindex.worker", p.Holder.Worker.Spec.URL), attribute.Int("kindex.rank", p.Holder.Rank))
+	r.request.SetAttributes(attribute.String("kindex.model", p.Pool.Model), attribute.Bool("kindex.stream", q.Call.Stream))
 }
 
 // send begins a try on w and has its request carry the context.
@@ -192,12 +200,19 @@ func (r *traced) firstByte(mark int64) {
 }
 
 // answered ends the try.
-func (r *traced) answered(outcome string, status int, good bool, attrs ...attribute.KeyValue) {
+func (r *traced) answered(o *route.Outcome) {
 	if r == nil || r.upstream == nil {
 		return
 	}
-	r.upstream.SetAttributes(append(attrs, attribute.String("kindex.outcome", outcome), attribute.Int("http.response.status_code", status))...)
-	if !good {
+	outcome := o.Kind.String()
+	r.upstream.SetAttributes(attribute.String("kindex.outcome", outcome), attribute.Int("http.response.status_code", o.Status))
+	if u := &o.Usage; u.Known {
+		r.upstream.SetAttributes(attribute.Int64("kindex.prompt_tokens", u.Prompt), attribute.Int64("kindex.completion_tokens", u.Completion))
+		if u.CachedKnown {
+			r.upstream.SetAttributes(attribute.Int64("kindex.cached_tokens", u.Cached))
+		}
+	}
+	if o.Kind != route.OK && o.Kind != route.ClientError {
 		r.upstream.SetStatus(codes.Error, outcome)
 	}
 	r.upstream.End()
@@ -209,9 +224,7 @@ func (r *traced) end(status int, code string) {
 	if r == nil {
 		return
 	}
-	if r.upstream != nil {
-		r.answered("abandoned", 0, false)
-	}
+	r.answered(&route.Outcome{Kind: route.ClientGone}) // where none was told
 	r.request.SetAttributes(attribute.Int("http.response.status_code", status))
 	if code != "" {
 		r.request.SetAttributes(attribute.String("error.type", code))

@@ -13,13 +13,14 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
-	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
 
 	"kindex/gateway/fleet"
+	"kindex/gateway/openai"
+	"kindex/gateway/route"
 )
 
 // receiver is a collector that keeps what it is sent.
@@ -87,22 +88,24 @@ func TestTrace(t *testing.T) {
 	if q == nil {
 		t.Fatal("a sampled caller's request is not traced")
 	}
-	q.step("lookup", began, began+1_000, attribute.Int("kindex.matches", 3))
-	q.step("tokenise", 0, 0) // there was none
-	q.about(attribute.String("kindex.branch", "event_hit"))
-	w := &fleet.Worker{Spec: &fleet.Spec{URL: "http://w:1"}}
+	w := fleet.NewWorker("w-1", &fleet.Spec{URL: "http://w:1", Models: []string{"m"}, Ranks: 1})
+	placed := route.NewRequest()
+	placed.Call = &openai.Call{Stream: true}
+	placed.Marks = route.Marks{Lookup: began, LookedUp: began + 1_000, Decide: began + 2_000, Decided: began + 2_500} // there was nothing to tokenise
+	p := &route.Placement{Holder: w.Holders[0], Pool: fleet.NewPool("m", 1, []*fleet.Worker{w}), Expected: 3}
+	q.placed(placed, p)
 	q.send(&h, w, 1)
 	sent := string(h.Peek("Traceparent"))
 	q.firstByte(fleet.Now())
-	q.answered("ok", 200, true, attribute.Int64("kindex.cached_tokens", 128))
+	q.answered(&route.Outcome{Kind: route.OK, Status: 200, Usage: openai.Usage{Known: true, CachedKnown: true, Prompt: 150, Cached: 128}})
 	q.end(200, "")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if err := tr.close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if r.all != 3 {
-		t.Fatalf("%d spans, want request, lookup and upstream: %v", r.all, r.spans)
+	if r.all != 4 {
+		t.Fatalf("%d spans, want request, lookup, decide and upstream: %v", r.all, r.spans)
 	}
 	request, upstream := r.spans["request"], r.spans["upstream"]
 	trace := parent[3:35]
@@ -115,7 +118,7 @@ func TestTrace(t *testing.T) {
 	if got := string(h.Peek("Tracestate")); got != "congo=t61rcWkgMzE" {
 		t.Errorf("tracestate %q", got)
 	}
-	for _, s := range []string{"lookup", "upstream"} {
+	for _, s := range []string{"lookup", "decide", "upstream"} {
 		if hexOf(r.spans[s].GetParentSpanId()) != hexOf(request.GetSpanId()) {
 			t.Errorf("%s is no child of the request", s)
 		}
@@ -126,8 +129,10 @@ func TestTrace(t *testing.T) {
 	for _, c := range [][3]string{
 		{"request", "http.route", "/v1/completions"},
 		{"request", "kindex.request_id", "req-1"},
-		{"request", "kindex.branch", "event_hit"},
-		{"lookup", "kindex.matches", "3"},
+		{"request", "kindex.model", "m"},
+		{"decide", "kindex.branch", p.Decision.Branch.String()},
+		{"decide", "kindex.worker", "http://w:1"},
+		{"lookup", "kindex.expected_blocks", "3"},
 		{"upstream", "kindex.worker", "http://w:1"},
 		{"upstream", "kindex.cached_tokens", "128"},
 		{"upstream", "kindex.outcome", "ok"},
@@ -195,13 +200,13 @@ func TestTraceOff(t *testing.T) {
 	}
 	var h fasthttp.RequestHeader
 	h.Set("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-	w := &fleet.Worker{Spec: &fleet.Spec{}}
+	w, outcome := &fleet.Worker{Spec: &fleet.Spec{}}, route.Outcome{}
 	if n := testing.AllocsPerRun(100, func() {
 		q := tr.begin(&h, "/", "id", 1)
-		q.step("lookup", 1, 2)
+		q.placed(nil, nil)
 		q.send(&h, w, 1)
 		q.firstByte(3)
-		q.answered("ok", 200, true)
+		q.answered(&outcome)
 		q.end(200, "")
 	}); n != 0 {
 		t.Errorf("%g allocations a request, want none", n)

@@ -146,7 +146,9 @@ func (r *Router) decide(pol policy.Policy, pool *fleet.Pool, q *Request, p *Plac
 	if q.Explain {
 		p.Decision.Record = new(policy.Record)
 	}
+	q.Marks.Decide = u.Now
 	err := pol.Decide(u, &p.Decision)
+	q.Marks.Decided = fleet.Now()
 	if err == nil {
 		p.Holder = p.Decision.Holder
 		return nil
@@ -203,7 +205,9 @@ func (r *Router) resolve(ctx context.Context, pool *fleet.Pool, q *Request) {
 		return
 	}
 	q.resolved = true
+	q.Marks.Resolve = fleet.Now()
 	r.o.Prompts.Resolve(ctx, pool, q.Call, &q.Prompt)
+	q.Marks.Resolved = fleet.Now()
 }
 
 // match finds who holds the prompt's head, into q.matches.
@@ -240,6 +244,7 @@ func (r *Router) lookup(ctx context.Context, pool *fleet.Pool, q *Request) {
 		u.Tokens, u.Extra = q.Prompt.Tokens, q.Prompt.Extra
 	}
 	r.stats.lookups.Add(1)
+	q.Marks.Lookup = fleet.Now()
 	err := r.o.Index.Lookup(ctx, u, &q.answer)
 	if n := q.answer.BlockSize; err == nil && n > 0 && n != q.blockSize {
 		// The index counts in other blocks than the hashes were made of.
@@ -250,6 +255,7 @@ func (r *Router) lookup(ctx context.Context, pool *fleet.Pool, q *Request) {
 			err = r.o.Index.Lookup(ctx, u, &q.answer)
 		}
 	}
+	q.Marks.LookedUp = fleet.Now()
 	if err != nil {
 		r.stats.lookupsFailed.Add(1)
 		q.answer.Reset()

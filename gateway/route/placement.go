@@ -30,6 +30,9 @@ const (
 	outcomeKinds
 )
 
+// Outcomes is the number of kinds.
+const Outcomes = int(outcomeKinds)
+
 var outcomeNames = [outcomeKinds]string{"ok", "client_error", "client_gone", "back_pressure", "worker_error", "connect_failed", "broken", "stalled"}
 
 // String returns the kind's name in metrics.

@@ -35,6 +35,8 @@ type Request struct {
 	Prompt   Prompt
 	resolved bool
 
+	Marks Marks // of the newest try
+
 	hashes    []kv.ContentHash // of the prompt's whole blocks; empty: not made
 	blockSize int              // of hashes
 	view      overlay.View
