@@ -94,7 +94,8 @@ func New(r *fleet.Registry, get Getter, o Options, log *slog.Logger) *Prober {
 // lookPeriod is how often it is looked who came back.
 const lookPeriod = 250 * time.Millisecond
 
-// look has whoever comes back after an absence asked again: it may be another engine.
+// look has whoever comes back after an absence asked again, for it may be another engine,
+// and ends the goroutines of who was removed.
 func (p *Prober) look() {
 	tick := time.NewTicker(lookPeriod)
 	defer tick.Stop()
@@ -108,6 +109,8 @@ func (p *Prober) look() {
 		for reg, f := range p.known {
 			w := reg.Worker()
 			switch {
+			case p.fleet.Get(reg.ID) != reg:
+				f.again() // to its end
 			case w == nil:
 			case w.State() != fleet.Ready || w.Vetoes()&(fleet.Unreachable|fleet.BreakerOpen) != 0:
 				f.away = w

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -284,4 +285,20 @@ func TestARegistrationEndsItsQuestions(t *testing.T) {
 	if again.ID == reg.ID {
 		t.Error("the URL registered again has the old id")
 	}
+}
+
+func TestNobodyIsFollowedAfterItsRemoval(t *testing.T) {
+	var e late
+	e.is("m", "", 1)
+	s := httptest.NewServer(&e)
+	defer s.Close()
+	r, p := rig(t)
+	before := runtime.NumGoroutine()
+	for range 50 {
+		joined(t, register(t, p, fleet.Spec{URL: s.URL}))
+		if _, err := r.Remove(s.URL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "the end of their goroutines", func() bool { return runtime.NumGoroutine() < before+20 })
 }
