@@ -38,6 +38,8 @@ const (
 	// overdue is how long a probe may wait for its answer before another is tried
 	// beside it, and how long that one gets.
 	overdue = int64(500 * time.Millisecond)
+	// atOnce is how long a probe counts among those at once: it then only waits.
+	atOnce = int64(100 * time.Millisecond)
 	// manyTries is how many of the short probes are followed by one with the whole
 	// time for a connection: a worker may be far away.
 	manyTries = 8
@@ -52,6 +54,9 @@ const (
 	soonPending  = int64(100 * time.Millisecond)
 )
 
+// starved is what round returns for a probe that is due and was one too many.
+const starved = math.MaxInt64 - 1
+
 // round begins the probes that are due, and returns when it wants the next round. Only
 // the rounds call it.
 func (s *sight) round(now int64) int64 {
@@ -65,19 +70,22 @@ func (s *sight) round(now int64) int64 {
 		if now < due {
 			return due
 		}
-		if s.watch.slots.Add(-1) < 0 { // the next one that ends brings a round
+		if s.watch.slots.Add(-1) < 0 { // whoever frees one brings a round
 			s.watch.slots.Add(1)
-			return math.MaxInt64
+			return starved
 		}
 		s.slot.Store(true)
 		s.asked.Store(now)
 		s.watch.ended.Go(func() { s.probe(now) })
-		return now + overdue
+		return now + atOnce
 	}
+	if now < asked+atOnce {
+		return asked + atOnce
+	}
+	s.freeSlot() // those that hang must not keep others from being asked
 	if now < asked+overdue {
 		return asked + overdue
 	}
-	s.freeSlot() // those that hang must not keep others from being asked
 	next := s.triedAt + overdue
 	if unwell := asked - s.heard(); unwell > failedLong {
 		next += overdue
@@ -96,6 +104,7 @@ func (s *sight) round(now int64) int64 {
 func (s *sight) freeSlot() {
 	if s.slot.Swap(false) {
 		s.watch.slots.Add(1)
+		s.watch.wake()
 	}
 }
 

@@ -202,7 +202,8 @@ func (w *Watch) wake() {
 func (w *Watch) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	sweep := int64(math.MinInt64)
+	sweep, last := int64(math.MinInt64), int64(math.MinInt64)
+	from := 0 // whose turn is first, so that where probes are too many all get one
 	for {
 		select {
 		case <-w.ctx.Done():
@@ -211,16 +212,28 @@ func (w *Watch) run() {
 		case <-w.kick:
 		}
 		now := fleet.Now()
+		if rest := last + grain - now; last != math.MinInt64 && rest > 0 {
+			timer.Reset(time.Duration(rest))
+			continue
+		}
+		last = now
 		due := now >= sweep
 		if due {
 			sweep = now + sweepEvery
 		}
-		next := sweep
-		for _, s := range *w.all.Load() {
+		next, begin, turned := sweep, from, false
+		all := *w.all.Load()
+		for i := range all {
+			at := (begin + i) % len(all)
+			s := all[at]
 			if due {
 				s.sweep(now)
 			}
-			next = min(next, s.round(now))
+			wants := s.round(now)
+			if wants == starved && !turned { // it is first the next time
+				from, turned = at, true
+			}
+			next = min(next, wants)
 		}
 		timer.Reset(time.Duration(max(next-now, grain)))
 	}
