@@ -39,13 +39,13 @@ func defaultHealth() HealthConfig {
 		OverloadUsage:   0.8,
 		OverloadWaiting: 8,
 
-		ProbeInterval:  5 * time.Second,
+		ProbeInterval:  time.Second,
 		ProbeTimeout:   5 * time.Second,
 		ProbeFailures:  3,
 		ProbeSuccesses: 2,
 
 		BreakerFailures:  10,
-		BreakerOpen:      10 * time.Second,
+		BreakerOpen:      time.Minute,
 		BreakerSuccesses: 3,
 
 		LoadInterval: time.Second,

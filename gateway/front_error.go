@@ -12,6 +12,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -26,9 +27,9 @@ const (
 	headerExplain   = "X-Kindex-Explain"
 )
 
-// retryAfter is what clients are told that find the gateway or all workers full, in
-// seconds.
-const retryAfter = "1"
+// retryAfter is what clients are told that find the gateway or all workers full, where
+// nothing better is known.
+const retryAfter = time.Second
 
 // refuse answers with e, in OpenAI's shape.
 func (f *front) refuse(rc *fasthttp.RequestCtx, e *openai.Error) {
@@ -37,7 +38,7 @@ func (f *front) refuse(rc *fasthttp.RequestCtx, e *openai.Error) {
 	}
 	rc.Response.Header.Set(headerErrorCode, e.Code)
 	if e.Status == fasthttp.StatusServiceUnavailable || e.Status == fasthttp.StatusTooManyRequests {
-		rc.Response.Header.Set(fasthttp.HeaderRetryAfter, retryAfter)
+		rc.Response.Header.Set(fasthttp.HeaderRetryAfter, strconv.Itoa(int(max(e.RetryAfter, retryAfter)/time.Second)))
 	}
 	rc.SetStatusCode(e.Status)
 	rc.SetContentType("application/json")

@@ -263,10 +263,10 @@ func healthKind(k route.OutcomeKind) health.Kind {
 // Place implements placer: the router, but for what is shed.
 func (g *Gateway) Place(ctx context.Context, q *route.Request) (*route.Placement, error) {
 	if pool := g.fleet.Pool(q.Call.Model); pool != nil {
-		if _, shed := g.watch.Shed(pool); shed {
+		if after, shed := g.watch.Shed(pool); shed {
 			return nil, &openai.Error{
 				Status: fasthttp.StatusServiceUnavailable, Type: openai.ServerError, Code: "worker_overload_protection_shed",
-				Message: "all workers of the model are overloaded",
+				Message: "all workers of the model are overloaded", RetryAfter: after,
 			}
 		}
 	}
@@ -279,6 +279,7 @@ func (g *Gateway) enter(ctx context.Context) (leave func(), err error) {
 	if refused := (*admit.RefusedError)(nil); errors.As(err, &refused) {
 		err = &openai.Error{
 			Status: fasthttp.StatusServiceUnavailable, Type: openai.ServerError, Code: refused.Reason.String(), Message: refused.Error(),
+			RetryAfter: refused.RetryAfter,
 		}
 	}
 	return leave, err

@@ -4,7 +4,11 @@
 
 package openai
 
-import "kindex/internal/lookup"
+import (
+	"time"
+
+	"kindex/internal/lookup"
+)
 
 // Types of errors, as OpenAI's API names them.
 const (
@@ -21,6 +25,8 @@ type Error struct {
 	Code    string // for programs
 	Param   string // the field that is wrong; "": none
 	Message string // for people: one line
+
+	RetryAfter time.Duration // whole seconds until asking again may help; 0: a second, where the status tells of a full server
 }
 
 // Error returns the message.
