@@ -35,6 +35,7 @@ type Client struct {
 	// The client's goroutine's, under work.
 	contract Contract
 	dec      ownDecoder
+	series   series // of a peers' stream
 	fromZero bool // the next subscription of a peers' contract begins at 0
 	toldAll  bool // this one did
 	failures int  // streams and attempts in a row that brought nothing

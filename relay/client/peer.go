@@ -73,7 +73,7 @@ func (c *Client) peerRequest() *common.SubscribeKvEventsRequest {
 	for _, r := range c.ranks {
 		r.peer.first = true
 	}
-	c.toldAll = true
+	c.toldAll, c.series = true, series{}
 	if r := c.ranks[0]; r != nil && r.has && !c.fromZero {
 		c.toldAll = false
 		req.StartSequenceNumber = r.seq
@@ -88,7 +88,11 @@ func (c *Client) peerRequest() *common.SubscribeKvEventsRequest {
 // takePeer takes one message. An error says why the stream cannot go on.
 func (c *Client) takePeer(m *common.KvEventBatch, now time.Time) error {
 	r := c.ranks[uint32(m.GetDpRank())]
-	if r == nil || m.GetDpRank() < 0 {
+	wanted := r != nil && m.GetDpRank() >= 0
+	if m.GetSnapshot() != nil {
+		c.series.next(m, now)
+	}
+	if !wanted {
 		c.st.Ignored++
 		return nil
 	}
@@ -101,7 +105,7 @@ func (c *Client) takePeer(m *common.KvEventBatch, now time.Time) error {
 	case m.GetLoad().GetLoadOnly() && len(m.GetEvents()) == 0 && m.GetSnapshot() == nil:
 		err = c.heartbeat(r, m.GetSequenceNumber(), now)
 	case m.GetSnapshot() != nil:
-		err = r.peerChunk(m, now)
+		err = c.peerChunk(r, m, now)
 	default:
 		err = c.peerBatch(r, m, now)
 	}
@@ -136,21 +140,64 @@ func (r *rank) joinedLate(seq uint64, now time.Time) {
 	r.content, r.heard = true, now
 }
 
+// series is a snapshot whose chunks are counted over several ranks, one after another,
+// as a relay tells the ranks of an engine anew. Where each rank's are counted from 0 a
+// series has one rank.
+//
+// Concurrency: the client's goroutine.
+type series struct {
+	count, index uint32 // of the newest chunk; count 0: there is none
+	rank         int32  // its
+	first        uint32 // the rank's first chunk; it is told nothing of those before
+	of           *rank  // whose snapshot ends with the rank's last chunk; nil: nobody's
+}
+
+// next takes in which chunk m is, and ends the snapshot of the rank before where
+// another one's begins.
+func (s *series) next(m *common.KvEventBatch, now time.Time) {
+	c := m.GetSnapshot()
+	follows := s.count != 0 && c.GetCount() == s.count && c.GetIndex() == s.index+1
+	switch {
+	case c.GetIndex() == 0:
+		s.first, s.of = 0, nil
+	case !follows:
+		*s = series{}
+		return
+	case m.GetDpRank() != s.rank:
+		s.first = c.GetIndex()
+		if r := s.of; r != nil && r.snap != nil {
+			r.endSnapshot(&chunk{any: true, epoch: r.epoch, through: r.snap.Through}, now)
+			r.settle(now)
+			r.tell()
+		}
+		s.of = nil
+	}
+	s.count, s.index, s.rank = c.GetCount(), c.GetIndex(), m.GetDpRank()
+}
+
 // peerChunk takes the next chunk of a rank's snapshot.
-func (r *rank) peerChunk(m *common.KvEventBatch, now time.Time) error {
+func (c *Client) peerChunk(r *rank, m *common.KvEventBatch, now time.Time) error {
 	s := m.GetSnapshot()
 	seq := m.GetSequenceNumber()
 	r.peer.first = false
-	if r.snap != nil && s.GetIndex() != 0 && seq != r.snap.Through+1 {
+	index, count, blocks := s.GetIndex(), s.GetCount(), s.GetBlocks()
+	if c.series.count != 0 && index < count {
+		c.series.of = r
+		index, count = index-c.series.first, count-c.series.first
+		if c.series.first > 0 {
+			blocks = 0 // they are all counted with the first rank's
+		}
+	}
+	if r.snap != nil && index != 0 && seq != r.snap.Through+1 {
 		return fmt.Errorf("chunk %d has number %d after number %d", s.GetIndex(), seq, r.snap.Through)
 	}
-	if s.GetIndex() == 0 {
+	if index == 0 {
 		r.peer.restart()
 	}
 	decodePeer(m, &r.peer.batch)
 	return r.chunk(&chunk{
-		index: s.GetIndex(), count: s.GetCount(), epoch: r.epoch,
-		blocks: s.GetBlocks(), unknownBefore: s.GetUnknownBefore(),
+		index: index, count: count, epoch: r.epoch,
+		blocks: blocks, unknownBefore: s.GetUnknownBefore(),
 		any: true, through: seq,
 		ops: r.peer.norm.Batch(&r.peer.batch),
 	}, now)
