@@ -15,7 +15,17 @@ import (
 // Loads implements [Client]. Where a replica breaks off another one tells all anew.
 func (s *replicas) Loads(ctx context.Context, f lookup.Filter, fn func(*lookup.LoadUpdate) error) error {
 	return s.follow(ctx, func(ctx context.Context, r *replica, told func(whole bool, say func() error) error) error {
-		return r.Loads(ctx, f, func(u *lookup.LoadUpdate) error { return told(u.Whole, func() error { return fn(u) }) })
+		some := false
+		err := r.Loads(ctx, f, func(u *lookup.LoadUpdate) error {
+			some = true
+			return told(u.Whole, func() error { return fn(u) })
+		})
+		if some && ctx.Err() == nil && err != nil {
+			if own := told(false, func() error { return fn(&lookup.LoadUpdate{Lost: true}) }); own != nil {
+				return own
+			}
+		}
+		return err
 	})
 }
 
@@ -30,7 +40,7 @@ type unionLoads struct {
 }
 
 // Loads implements [Client]. The first step that is told has one part's ranks; those of
-// the others come as changes. A part that ends for good ends all, but where partial
+// the others come as changes. The ranks of a part that is lost are gone. A part that ends for good ends all, but where partial
 // answers are allowed and there is another.
 func (u *union) Loads(ctx context.Context, f lookup.Filter, fn func(*lookup.LoadUpdate) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -65,6 +75,15 @@ func (w *unionLoads) update(i int, up *lookup.LoadUpdate) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	old := w.known[i]
+	if up.Lost {
+		up = &lookup.LoadUpdate{}
+		for n := range old {
+			up.Gone = append(up.Gone, n)
+		}
+		w.known[i] = nil
+		w.err = w.fn(up)
+		return w.err
+	}
 	if up.Whole || old == nil {
 		w.known[i] = make(map[lookup.LoadName]bool, len(up.Loads))
 	}

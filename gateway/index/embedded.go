@@ -120,6 +120,7 @@ func (e *embedded) Joined(w *fleet.Worker) {
 // Left implements [Index].
 func (e *embedded) Left(w *fleet.Worker) {
 	e.names.remove(w)
+	e.loads.left(w)
 	if len(w.Spec.Models) == 0 || streamless(w.Spec) {
 		return
 	}

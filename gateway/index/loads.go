@@ -98,11 +98,13 @@ func (l *loads) run(ctx context.Context) {
 
 // take takes a step that came at now.
 func (l *loads) take(u *lookup.LoadUpdate, now int64) {
+	if u.Lost {
+		l.down(nil)
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.up {
-		l.up, l.why = true, ""
-	}
+	l.up, l.why = true, ""
 	if u.Whole {
 		here := make(map[lookup.LoadName]bool, len(u.Loads))
 		for i := range u.Loads {
@@ -201,6 +203,15 @@ func (l *loads) joined(w *fleet.Worker) {
 	})
 }
 
+// left forgets what w's holders were told.
+func (l *loads) left(w *fleet.Worker) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range w.Holders {
+		h.SetHeld(-1)
+	}
+}
+
 // each calls fn with what was told of w's ranks. The caller holds mu.
 func (l *loads) each(w *fleet.Worker, fn func(lookup.LoadName, *told)) {
 	for _, m := range w.Spec.Models {
@@ -220,7 +231,7 @@ func (l *loads) down(err error) {
 	for n := range l.table {
 		l.forget(n)
 	}
-	why := "its stream of loads has ended"
+	why := "the connection has broken"
 	if err != nil {
 		why = err.Error()
 	}

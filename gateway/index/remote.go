@@ -123,7 +123,10 @@ func (r *remote) Joined(w *fleet.Worker) {
 }
 
 // Left implements [Index].
-func (r *remote) Left(w *fleet.Worker) { r.names.remove(w) }
+func (r *remote) Left(w *fleet.Worker) {
+	r.names.remove(w)
+	r.loads.left(w)
+}
 
 // Unready implements [Index].
 func (r *remote) Unready() []string {

@@ -26,7 +26,8 @@ type Index interface {
 	// Loads calls fn with how all ranks of the workers that f chooses stand, and then
 	// with those that changed, as Watch does: one call at a time, each belonging to fn,
 	// until ctx ends or fn returns an error. A new record comes within some 20 ms; a
-	// change of anything else within about a second.
+	// change of anything else within about a second. A connection that breaks is told, and
+	// made again.
 	Loads(ctx context.Context, f Filter, fn func(*LoadUpdate) error) error
 
 	// Close ends all calls and what is behind them.

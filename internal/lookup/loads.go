@@ -48,6 +48,9 @@ type LoadRecord struct {
 type LoadUpdate struct {
 	// Whole: Loads is all there is; what was known before is void.
 	Whole bool
+	// Lost: nobody tells now, the connection has broken; what was known is void, and the
+	// next step is whole. A host in this process never says it.
+	Lost  bool
 	Loads []Load
 	Gone  []LoadName
 }
