@@ -99,7 +99,11 @@ func NewRegistry() *Registry {
 
 // Close ends the drains that go on, without their removals.
 func (r *Registry) Close() {
-	r.stopped.Do(func() { close(r.stop) })
+	r.stopped.Do(func() {
+		r.turn.Lock() // no drain begins beside it
+		defer r.turn.Unlock()
+		close(r.stop)
+	})
 	r.leaving.Wait()
 }
 

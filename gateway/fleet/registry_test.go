@@ -4,6 +4,8 @@ package fleet_test
 
 import (
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -114,6 +116,106 @@ func TestOtherModelsOfOneEngineLeaveNoGap(t *testing.T) {
 	looks.Wait()
 	if now := r.Get(w.ID).Worker(); now.State() != fleet.Ready || now == w || w.State() != fleet.Removed || len(r.Workers()) != 1 || r.Seats() > 2 {
 		t.Errorf("it is %v now, the first one %v, of %d workers on %d seats", now.State(), w.State(), len(r.Workers()), r.Seats())
+	}
+}
+
+func TestPoolsAreWhatAModelSays(t *testing.T) {
+	names := []string{"m", "n", "o", "p", "q"}
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		r := fleet.NewRegistry()
+		defer r.Close()
+		is := make(map[string]*fleet.Spec) // by URL
+		some := func() (models []string, adapters map[string]string) {
+			models = slices.Clone(names[:1+rng.IntN(3)])
+			rng.Shuffle(len(models), func(i, j int) { models[i], models[j] = models[j], models[i] })
+			adapters = make(map[string]string)
+			for _, a := range names {
+				if rng.IntN(3) == 0 && !slices.Contains(models, a) {
+					adapters[a] = models[rng.IntN(len(models))]
+				}
+			}
+			return models, adapters
+		}
+		for range 150 {
+			url := fmt.Sprintf("http://h:%d", 1+rng.IntN(6))
+			s := is[url]
+			models, adapters := some()
+			var err error
+			switch op := rng.IntN(4); {
+			case s == nil:
+				s = &fleet.Spec{URL: url, Models: models, Adapters: adapters, Ranks: 1 + rng.IntN(3)}
+				_, err = r.Add(*s)
+				is[url] = s
+			case op == 0:
+				_, err = r.Remove(url)
+				delete(is, url)
+			case op == 1:
+				_, err = r.Pin(url, fleet.Served{Models: models, Adapters: adapters})
+				s.Models, s.Adapters = models, adapters
+			case op == 2:
+				keep := make(map[string]string)
+				for a, base := range adapters {
+					if slices.Contains(s.Models, base) && !slices.Contains(s.Models, a) {
+						keep[a] = base
+					}
+				}
+				err = r.Adapters(r.Get(url).Worker(), keep)
+				s.Adapters = keep
+			default:
+				_, err = r.Join(r.Get(url), *s)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkPools(t, r, names, is)
+		}
+	}
+}
+
+// checkPools compares all that r says with who is there.
+func checkPools(t *testing.T, r *fleet.Registry, names []string, is map[string]*fleet.Spec) {
+	t.Helper()
+	if len(r.Workers()) != len(is) {
+		t.Fatalf("%d workers, want %d", len(r.Workers()), len(is))
+	}
+	seats := make(map[int]bool)
+	for _, w := range r.Workers() {
+		for _, h := range w.Holders {
+			if seats[h.Seat] {
+				t.Fatalf("seat %d is taken twice", h.Seat)
+			}
+			seats[h.Seat] = true
+		}
+	}
+	for _, name := range names {
+		var want, got []string
+		ranks := 0
+		for url, s := range is {
+			if slices.Contains(s.Models, name) || s.Adapters[name] != "" {
+				want, ranks = append(want, url), ranks+s.Ranks
+			}
+		}
+		p := r.Pool(name)
+		if p == nil {
+			p = &fleet.Pool{}
+		}
+		for _, w := range p.Workers {
+			got = append(got, w.Spec.URL)
+			if p.Holder(w.Spec.Instance, 0) != w.Holders[0] || w.State() == fleet.Removed || r.Get(w.ID).Worker() != w {
+				t.Fatalf("%s: %s is not the one of its registration", name, w.Spec.URL)
+			}
+		}
+		slices.Sort(want)
+		slices.Sort(got)
+		if !slices.Equal(got, want) || len(p.Holders) != ranks {
+			t.Fatalf("%s: served by %v on %d ranks, want %v on %d", name, got, len(p.Holders), want, ranks)
+		}
+		for _, h := range p.Holders {
+			if h.Seat >= p.Seats {
+				t.Fatalf("%s: seat %d of a pool of %d seats", name, h.Seat, p.Seats)
+			}
+		}
 	}
 }
 

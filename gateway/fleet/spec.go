@@ -63,6 +63,7 @@ func (s *Spec) Same(o *Spec) bool {
 		if c.Instance == "" {
 			c.Instance = c.URL
 		}
+		c.MaxAttempts, c.KeyFile = 0, "" // how it came to be
 	}
 	return reflect.DeepEqual(&a, &b)
 }
