@@ -155,6 +155,16 @@ func cleanAnswer(h *fasthttp.ResponseHeader) {
 			h.DelBytes(bytes.TrimSpace(name))
 		}
 	}
+	if !h.IsHTTP11() {
+		// The client's framing is not the worker's, nor is the version.
+		var again fasthttp.ResponseHeader
+		again.SetStatusCode(h.StatusCode())
+		for k, v := range h.All() {
+			again.AddBytesKV(k, v)
+		}
+		again.CopyTo(h)
+		h.SetNoDefaultContentType(true)
+	}
 	h.ResetConnectionClose()
 	for _, name := range hopByHop {
 		h.Del(name)

@@ -55,10 +55,9 @@ func (r *Response) Read(b []byte) (int, error) {
 	if !r.begun {
 		wait = r.first
 	}
-	if r.conn.br.Buffered() == 0 {
-		if err := r.conn.within(fleet.Now(), wait); err != nil {
-			return 0, r.fault(err)
-		}
+	// Also where something has come: it may not be enough.
+	if err := r.conn.within(fleet.Now(), wait); err != nil {
+		return 0, r.fault(err)
 	}
 	var n int
 	var err error
@@ -90,6 +89,7 @@ func (r *Response) Read(b []byte) (int, error) {
 // fault says what an error of the connection means within the body.
 func (r *Response) fault(err error) *Error {
 	kind := Broken
+	err = cut(err)
 	switch {
 	case r.canceled() != nil:
 		kind, err = Canceled, r.canceled()
