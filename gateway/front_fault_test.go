@@ -70,8 +70,8 @@ func TestRetriesBeforeFirstByte(t *testing.T) {
 					t.Errorf("got %d %q of %s", resp.StatusCode, body, resp.Header.Get("X-Kindex-Worker"))
 				}
 			}
-			if n := tf.stats.retries.Load(); n == 0 {
-				t.Error("nothing was tried again")
+			if tf.stats.retries[c.kind].Load() == 0 {
+				t.Errorf("nothing was tried again after %s", c.kind)
 			}
 			if a := <-tf.told; a.Outcome != route.OK || a.Tries == 0 {
 				t.Errorf("told %+v", a)
