@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -139,8 +140,9 @@ func TestAsks(t *testing.T) {
 
 // TestAsksTLS has a certificate that nobody vouches for be no connection.
 func TestAsksTLS(t *testing.T) {
-	s := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	s.Config.ErrorLog = nil
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
 	defer s.Close()
 	roots := x509.NewCertPool()
 	roots.AddCert(s.Certificate())
