@@ -102,7 +102,7 @@ func DefaultConfig() Config {
 			Retries:        3,
 			ConnectTimeout: 2 * time.Second,
 			AnswerTimeout:  10 * time.Minute,
-			TokenizeBudget: 250 * time.Millisecond,
+			TokenizeBudget: 100 * time.Millisecond,
 			TokenizeCache:  32 << 20,
 			MaxInflight:    16_384,
 			Queue:          4_096,
