@@ -254,7 +254,7 @@ func (r *Registry) Join(reg *Registration, s Spec) (*Worker, error) {
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	old := reg.Worker()
-	return r.replace(reg, old, s, old != nil && old.Spec.Engine == "") // only now is it known what it is
+	return r.replace(reg, old, s, old != nil && old.Spec.serves(&s))
 }
 
 // replace is Join with turn held. Where same says that it is the same engine in another

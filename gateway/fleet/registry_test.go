@@ -119,6 +119,33 @@ func TestOtherModelsOfOneEngineLeaveNoGap(t *testing.T) {
 	}
 }
 
+func TestWhoServesOnWhenItJoinsAnew(t *testing.T) {
+	base := fleet.Spec{URL: "http://a:1", Models: []string{"m"}, Engine: fleet.VLLM, Ranks: 1, BlockSize: 16, Events: fleet.Events{Endpoint: "tcp://a:2"}}
+	for name, c := range map[string]struct {
+		change func(*fleet.Spec)
+		want   fleet.State
+	}{
+		"events":  {func(s *fleet.Spec) { s.Events.Endpoint = "tcp://a:3" }, fleet.Ready},
+		"ranks":   {func(s *fleet.Spec) { s.Ranks = 2 }, fleet.Pending},
+		"model":   {func(s *fleet.Spec) { s.Models = []string{"n"} }, fleet.Pending},
+		"blocks":  {func(s *fleet.Spec) { s.BlockSize = 32 }, fleet.Pending},
+		"engine":  {func(s *fleet.Spec) { s.Engine = fleet.SGLang }, fleet.Pending},
+		"grpc":    {func(s *fleet.Spec) { s.URL = "grpc://a:1" }, fleet.Pending},
+		"nothing": {func(*fleet.Spec) {}, fleet.Ready},
+	} {
+		r := fleet.NewRegistry()
+		defer r.Close()
+		w := add(t, r, base)
+		w.SetState(fleet.Ready)
+		next := base
+		c.change(&next)
+		got, err := r.Join(r.Get(w.ID), next)
+		if err != nil || got.State() != c.want || w.State() != fleet.Removed {
+			t.Errorf("%s: %v, the new one is %v, the old one %v: want %v and removed", name, err, got.State(), w.State(), c.want)
+		}
+	}
+}
+
 func TestPoolsAreWhatAModelSays(t *testing.T) {
 	names := []string{"m", "n", "o", "p", "q"}
 	for seed := range uint64(20) {

@@ -4,7 +4,10 @@
 
 package fleet
 
-import "reflect"
+import (
+	"reflect"
+	"slices"
+)
 
 // DefaultAttempts is a registration's MaxAttempts where it says nothing.
 const DefaultAttempts = 20
@@ -66,4 +69,13 @@ func (s *Spec) Same(o *Spec) bool {
 		c.MaxAttempts, c.KeyFile = 0, "" // how it came to be
 	}
 	return reflect.DeepEqual(&a, &b)
+}
+
+// serves reports whether requests for s are as well served by s's predecessor: only now
+// is it known what that is, or only where its events come from has changed.
+func (s *Spec) serves(next *Spec) bool {
+	if s.URL != next.URL || !slices.Equal(s.Models, next.Models) {
+		return false
+	}
+	return s.Engine == "" || s.Engine == next.Engine && max(s.Ranks, 1) == max(next.Ranks, 1) && s.BlockSize == next.BlockSize
 }
