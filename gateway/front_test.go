@@ -251,7 +251,7 @@ func wantError(t testing.TB, resp *http.Response, body string, status int, code 
 	}
 }
 
-const prompt = `{"model":"m","prompt":[1,2,3]}`
+const idPrompt = `{"model":"m","prompt":[1,2,3]}`
 
 func TestPassesThrough(t *testing.T) {
 	got := make(chan *http.Request, 1)
@@ -262,7 +262,7 @@ func TestPassesThrough(t *testing.T) {
 		}
 	})
 	tf := newTestFront(t, nil, e.url)
-	resp, body := ask(t, tf.url+"/v1/completions?a=b", prompt,
+	resp, body := ask(t, tf.url+"/v1/completions?a=b", idPrompt,
 		"X-Request-Id", "mine-1", "X-Custom", "kept", "Authorization", "Bearer k", "traceparent", "00-1-2-01",
 		"X-Kindex-Routing-Key", "r", "Connection", "X-Drop", "X-Drop", "gone", "Cookie", "a=b; c=d")
 	if resp.StatusCode != 200 || body != okBody {
@@ -277,7 +277,7 @@ func TestPassesThrough(t *testing.T) {
 	}
 	q := <-got
 	sent, _ := io.ReadAll(q.Body)
-	if string(sent) != prompt || q.RequestURI != "/v1/completions?a=b" || q.Host != strings.TrimPrefix(e.url, "http://") {
+	if string(sent) != idPrompt || q.RequestURI != "/v1/completions?a=b" || q.Host != strings.TrimPrefix(e.url, "http://") {
 		t.Errorf("the engine got %q for %s of %s", sent, q.RequestURI, q.Host)
 	}
 	for name, want := range map[string]string{
@@ -305,12 +305,12 @@ func TestKeysAndRanks(t *testing.T) {
 	})
 	tf := newTestFront(t, func(o *frontOptions) { o.OwnsAuthorization = true }, e.url)
 	w := tf.pool.Workers[0]
-	ask(t, tf.url+"/v1/completions", prompt, "Authorization", "Bearer gateway")
+	ask(t, tf.url+"/v1/completions", idPrompt, "Authorization", "Bearer gateway")
 	if v := (<-got).Header.Values("Authorization"); len(v) != 0 {
 		t.Errorf("the gateway's key went to the engine: %q", v)
 	}
 	w.SetTerms(&fleet.Terms{APIKey: "engine"})
-	ask(t, tf.url+"/v1/completions", prompt, "Authorization", "Bearer gateway")
+	ask(t, tf.url+"/v1/completions", idPrompt, "Authorization", "Bearer gateway")
 	if v := (<-got).Header.Values("Authorization"); len(v) != 1 || v[0] != "Bearer engine" {
 		t.Errorf("the engine got %q", v)
 	}

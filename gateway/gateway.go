@@ -26,6 +26,7 @@ import (
 	"kindex/gateway/openai"
 	"kindex/gateway/overlay"
 	"kindex/gateway/policy"
+	"kindex/gateway/prompt"
 	"kindex/gateway/route"
 	"kindex/gateway/upstream"
 	"kindex/internal/logsink"
@@ -54,6 +55,7 @@ type Gateway struct {
 	levels   *policy.Levels
 	policy   policy.Policy
 	overlay  *overlay.Overlay
+	prompts  *prompt.Resolver
 	watch    *health.Watch
 	admit    *admit.Gate
 	router   *route.Router
@@ -74,6 +76,7 @@ type Gateway struct {
 
 	beside     func(context.Context) // runs while it serves; nil: nothing
 	background sync.WaitGroup
+	tokenizer  *prompt.NativeTokenizer // nil: none
 	stop       context.CancelFunc
 }
 
@@ -114,6 +117,9 @@ func (g *Gateway) build() error {
 		return err
 	}
 	if g.watch, err = health.New(cfg.healthOptions(g.log)); err != nil {
+		return err
+	}
+	if err := g.buildPrompts(); err != nil {
 		return err
 	}
 	if err := g.buildRouter(); err != nil {
@@ -172,23 +178,12 @@ func (g *Gateway) buildRouter() error {
 	oo := overlay.DefaultOptions()
 	oo.PredictLife = cfg.PredictLife
 	g.overlay = overlay.New(oo)
-	ro := route.Options{Fleet: g.fleet, Prompts: givenTokens{}, Overlay: g.overlay, Policy: g.policy, Told: g.told, Log: g.log}
+	ro := route.Options{Fleet: g.fleet, Prompts: g.prompts, Overlay: g.overlay, Policy: g.policy, Told: g.told, Log: g.log}
 	if g.index != nil {
 		ro.Index = g.index
 	}
 	g.router = route.New(ro)
 	return nil
-}
-
-// givenTokens are a call's tokens where it gives them.
-type givenTokens struct{}
-
-// Resolve implements route.Prompts.
-func (givenTokens) Resolve(_ context.Context, _ *fleet.Pool, c *openai.Call, p *route.Prompt) {
-	if c.Form == openai.IDs && c.Unsure == "" {
-		p.Tokens = append(p.Tokens[:0], c.Tokens...)
-		p.LoRA, p.Salt = c.LoRA, c.Salt
-	}
 }
 
 // follow has the parts hear of who joins and leaves. The index first: who is decided
@@ -208,6 +203,7 @@ func (g *Gateway) follow() {
 		if g.index != nil {
 			g.index.Left(w)
 		}
+		g.prompts.Left(w)
 		g.upstream.Forget(w)
 		g.log.Info("worker left", "worker", w.ID, "url", w.Spec.URL)
 	})

@@ -166,6 +166,7 @@ func (g *Gateway) writeMetrics(e *exposition) {
 	g.writeRouting(e)
 	g.writeIndex(e)
 	g.writeCache(e)
+	g.writePrompts(e)
 	g.writeHealth(e)
 	g.writeWorkers(e)
 	g.writeProgram(e)

@@ -127,6 +127,7 @@ func (g *Gateway) close() {
 	if g.index != nil {
 		errs = append(errs, g.index.Close())
 	}
+	g.closePrompts()
 	if g.upstream != nil {
 		g.upstream.Close()
 	}

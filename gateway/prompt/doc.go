@@ -35,6 +35,7 @@
 // last, or count them. Where it looks at neighbours, R1 no longer begins as R0 and
 // nothing is joined. What it does beyond is caught by trial: joined tokens are used only
 // after the first few of a pool were equal to the engine's answer for the whole prompt,
-// one in a while is compared again, and the first difference ends it. Last, an engine's
+// one in a while is compared again, as is one of twice as many messages as any before,
+// and the first difference ends it. Last, an engine's
 // answer says how many tokens the prompt had: see [Resolver.Confirm].
 package prompt

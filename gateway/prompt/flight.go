@@ -23,7 +23,7 @@ type flight struct {
 
 const (
 	proofsNeeded = 2  // equal to the engine's answer for the whole, before any is used
-	compareEach  = 32 // and later one in so many
+	compareEach  = 32 // and later one in so many, and chats of twice as many messages as any before
 	apartMost    = 4  // in a row that could not be joined: nobody tries for a while
 	aloneFor     = 10 * time.Minute
 	apartFor     = time.Minute
@@ -85,17 +85,14 @@ func (r *Resolver) run(ctx context.Context, q *question, f *flight) {
 		if tokens, ok := r.grow(ctx, q, g); ok {
 			r.put(q, tokens, g.from)
 			r.land(q, f, tokens, Grown, nil)
-			if q.state.joined.Add(1)%compareEach == 0 {
+			if q.state.joined.Add(1)%compareEach == 0 || len(q.turns) > 2*int(q.state.longest.Load()) && q.chat {
 				if whole, err := r.whole(ctx, q); err == nil {
 					r.compare(q, whole, tokens)
 				}
 			}
 			return
 		}
-		if q.state.apart.Add(1) >= apartMost {
-			q.state.apart.Store(0)
-			q.state.alone.Store(fleet.Now() + int64(apartFor))
-		}
+		q.state.noJoin()
 	}
 	whole, err := r.whole(ctx, q)
 	from := 0
@@ -109,7 +106,18 @@ func (r *Resolver) run(ctx context.Context, q *question, f *flight) {
 	if err == nil && g != nil && !proved {
 		if tokens, ok := r.grow(ctx, q, g); ok {
 			r.compare(q, whole, tokens)
+		} else {
+			q.state.noJoin()
 		}
+	}
+}
+
+// noJoin notes that a prompt could not be joined with what it continues: where that is
+// usual, nobody tries for a while.
+func (s *poolState) noJoin() {
+	if s.apart.Add(1) >= apartMost {
+		s.apart.Store(0)
+		s.alone.Store(fleet.Now() + int64(apartFor))
 	}
 }
 
@@ -119,10 +127,14 @@ func (r *Resolver) compare(q *question, whole, joined []uint32) {
 	if slices.Equal(whole, joined) {
 		q.state.apart.Store(0)
 		q.state.proofs.Add(1)
+		if n := int64(len(q.turns)); n > q.state.longest.Load() {
+			q.state.longest.Store(n)
+		}
 		return
 	}
 	r.n.differences.Add(1)
 	q.state.proofs.Store(0)
+	q.state.longest.Store(0)
 	q.state.alone.Store(fleet.Now() + int64(aloneFor))
 	r.put(q, whole, 0)
 	r.o.Log.Warn("prompts that continue others are asked for as a whole for a while: their ends alone have other tokens", "model", q.pool.Model, "chat", q.chat, "for", aloneFor)

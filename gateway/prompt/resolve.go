@@ -73,6 +73,7 @@ type poolName struct {
 // poolState is what was learned of a pool's answers to one kind of question.
 type poolState struct {
 	proofs  atomic.Int32  // joined prompts that were equal to the engine's whole
+	longest atomic.Int64  // messages of the longest of them
 	apart   atomic.Int32  // in a row that could not be joined
 	alone   atomic.Int64  // until then nothing is joined, by fleet.Now
 	joined  atomic.Uint64 // prompts

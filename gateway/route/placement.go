@@ -129,6 +129,9 @@ func (p *Placement) Done(o Outcome) bool {
 		told(p.Holder, o)
 	}
 	p.Lease.Release()
+	if q := p.request; o.Kind == OK && q.resolved {
+		p.router.o.Prompts.Confirm(q.Call, &q.Prompt, o.Usage)
+	}
 	p.learn(&o)
 	return true
 }
@@ -147,6 +150,9 @@ func (p *Placement) learn(o *Outcome) {
 	}
 	if !o.Usage.CachedKnown || q.Call.Prompts > 1 || q.Call.N > 1 {
 		return // several prompts' or answers' tokens in one figure
+	}
+	if q.Prompt.Partial {
+		return // only its begin is known
 	}
 	if o.Usage.Prompt != int64(len(q.Prompt.Tokens)) {
 		p.router.stats.otherTokens.Add(1) // the engine read another prompt than the gateway

@@ -9,6 +9,7 @@ import (
 	"kindex/gateway/openai"
 	"kindex/gateway/overlay"
 	"kindex/gateway/policy"
+	"kindex/gateway/prompt"
 	"kindex/internal/kv"
 	"kindex/internal/lookup"
 )
@@ -69,8 +70,4 @@ func (r *Request) Reset() {
 func (r *Request) Failed(w *fleet.Worker) { r.Exclude = append(r.Exclude, w) }
 
 // Prompt is what is known of a call's tokens.
-type Prompt struct {
-	Tokens     []uint32 // empty: not known
-	LoRA, Salt string   // its namespace
-	Extra      [][]byte // extra keys of its blocks, as kv.AppendExtraKey encodes them; nil: none
-}
+type Prompt = prompt.Prompt

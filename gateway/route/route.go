@@ -27,6 +27,8 @@ type Fleet interface {
 // Prompts finds a call's tokens. What it cannot find it says in p.
 type Prompts interface {
 	Resolve(ctx context.Context, pool *fleet.Pool, c *openai.Call, p *Prompt)
+	// Confirm hears what the answer to a call says of its prompt.
+	Confirm(c *openai.Call, p *Prompt, u openai.Usage)
 }
 
 // Index answers lookups within a deadline of its own. Its errors cost a request nothing

@@ -28,6 +28,9 @@ func (m models) Models() map[string]*fleet.Pool { return m }
 // given resolves to the tokens that the call has.
 type given struct{}
 
+// Confirm implements Prompts.
+func (given) Confirm(*openai.Call, *Prompt, openai.Usage) {}
+
 func (given) Resolve(_ context.Context, _ *fleet.Pool, c *openai.Call, p *Prompt) {
 	p.Tokens = append(p.Tokens[:0], c.Tokens...)
 }

@@ -84,6 +84,7 @@ var bans = []ban{
 var tags = map[string]bool{
 	"purego": true, "invariants": true, "race": true, "asan": true, "cgo": true,
 	"linux": true, "unix": true, "amd64": true, "arm64": true,
+	"tokenizer": true, // with the library that make tokenizer builds
 }
 
 // words may not stand in any text of the tree: it speaks of itself alone. The
