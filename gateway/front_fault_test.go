@@ -88,17 +88,17 @@ func TestNobodyElse(t *testing.T) {
 	}
 	closed.Close()
 	tf := newTestFront(t, nil, "http://"+closed.Addr().String())
-	resp, body := ask(t, tf.url+"/v1/completions", prompt)
+	resp, body := ask(t, tf.url+"/v1/completions", idPrompt)
 	wantError(t, resp, body, 503, "upstream_unreachable")
 
 	cut := newEngine(t, func(_ int64, _ net.Conn, br *bufio.Reader) { readRequest(br) })
 	tf = newTestFront(t, nil, cut.url)
-	resp, body = ask(t, tf.url+"/v1/completions", prompt)
+	resp, body = ask(t, tf.url+"/v1/completions", idPrompt)
 	wantError(t, resp, body, 502, "upstream_broken")
 
 	silent := newEngine(t, func(_ int64, _ net.Conn, br *bufio.Reader) { readRequest(br); br.ReadByte() })
 	tf = newTestFront(t, func(o *frontOptions) { o.FirstByte = 50 * time.Millisecond }, silent.url, silent.url)
-	resp, body = ask(t, tf.url+"/v1/completions", prompt)
+	resp, body = ask(t, tf.url+"/v1/completions", idPrompt)
 	wantError(t, resp, body, 504, "upstream_timeout")
 
 	// The worker's own words, where it has some.
@@ -109,7 +109,7 @@ func TestNobodyElse(t *testing.T) {
 			}
 		})
 		tf := newTestFront(t, nil, e.url, e.url)
-		resp, body := ask(t, tf.url+"/v1/completions", prompt)
+		resp, body := ask(t, tf.url+"/v1/completions", idPrompt)
 		if resp.StatusCode != status || body != text || resp.Header.Get("X-Own") != "1" || resp.Header.Get("X-Request-Id") == "" {
 			t.Errorf("%d %s: got %d %q %v", status, text, resp.StatusCode, body, resp.Header)
 		}
@@ -124,7 +124,7 @@ func TestStaleConnection(t *testing.T) {
 	})
 	tf := newTestFront(t, func(o *frontOptions) { o.Retries = 0 }, e.url)
 	for range 20 {
-		if resp, body := ask(t, tf.url+"/v1/completions", prompt); resp.StatusCode != 200 {
+		if resp, body := ask(t, tf.url+"/v1/completions", idPrompt); resp.StatusCode != 200 {
 			t.Fatalf("got %d %s", resp.StatusCode, body)
 		}
 	}
@@ -263,7 +263,7 @@ func TestLargeAnswerCut(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(prompt), prompt)
+		fmt.Fprintf(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(idPrompt), idPrompt)
 		all, err := io.ReadAll(c)
 		if err != nil || len(all) < size || strings.HasSuffix(string(all), "0\r\n\r\n") {
 			t.Errorf("%s: %d bytes, %v", name, len(all), err)
@@ -300,7 +300,7 @@ func TestAnswersOfAllKinds(t *testing.T) {
 	tf := newTestFront(t, nil, e.url)
 	for _, n := range []int{0, 1, 4095, 4096, 100_000, answerLimit - 1, answerLimit, answerLimit + 1, 2 * answerLimit} {
 		for _, framing := range []string{"sized", "chunked", "close"} {
-			resp, body := ask(t, fmt.Sprintf("%s/v1/completions?%d-%s", tf.url, n, framing), prompt)
+			resp, body := ask(t, fmt.Sprintf("%s/v1/completions?%d-%s", tf.url, n, framing), idPrompt)
 			if resp.StatusCode != 200 || body != text[:n] {
 				t.Errorf("%s of %d bytes: got %d and %d bytes", framing, n, resp.StatusCode, len(body))
 			}
