@@ -37,10 +37,13 @@ type queryScratch struct {
 	instances            [][]byte // sorted; only these, where filtered
 	filtered             bool
 	maxResults           int // 0: all
+	maxHits              int // the deepest so many ranks are enough; 0: all
 
 	// The answer.
 	matches []kv.Match
 	hits    []hit
+	deep    []hit    // see order
+	keys    []uint64 // see cutEqual
 	rows    []row
 }
 
@@ -70,10 +73,11 @@ func newQueryScratch(stripe int) *queryScratch {
 }
 
 func (h *Host) putScratch(q *queryScratch) {
-	if cap(q.body)+cap(q.text)+4*cap(q.tokens)+8*cap(q.hashes)+cap(q.out)+16*cap(q.matches)+32*cap(q.hits) > maxKeptBytes {
+	if cap(q.body)+cap(q.text)+4*cap(q.tokens)+8*cap(q.hashes)+cap(q.out)+16*cap(q.matches)+32*cap(q.hits)+32*cap(q.deep)+8*cap(q.keys) > maxKeptBytes {
 		return
 	}
 	clear(q.hits) // hold no unregistered rank
+	clear(q.deep)
 	clear(q.rows)
 	h.scratch.Put(q)
 }
@@ -85,6 +89,7 @@ func (q *queryScratch) reset() {
 	q.tokens, q.hashes = q.tokens[:0], q.hashes[:0]
 	q.extra.reset()
 	q.instances, q.filtered, q.maxResults = q.instances[:0], false, 0
+	q.maxHits = 0
 	q.matches, q.hits, q.rows = q.matches[:0], q.hits[:0], q.rows[:0]
 }
 
@@ -128,6 +133,9 @@ func (h *Host) find(q *queryScratch, byHash bool) (blockSize int, err error) {
 	start := time.Now()
 	q.matches = h.idx.Lookup(m.key.Namespace(seed), q.hashes, q.matches)
 	h.met.lookup.observe(q.stripe, time.Since(start))
+	if q.maxHits > 0 && !q.filtered {
+		h.cut(q, q.maxHits)
+	}
 	h.collect(q)
 	if h.traffic.due(q.stripe) {
 		h.traffic.note(m, seed, q.hashes, q.hits, true)

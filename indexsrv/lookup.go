@@ -31,6 +31,7 @@ func (h *Host) Lookup(ctx context.Context, q *lookup.Query, a *lookup.Answer) er
 	}
 	tokens, hashes := sc.tokens, sc.hashes
 	byHash := sc.load(q)
+	sc.maxHits = q.Limit
 	blockSize, err := h.find(sc, byHash)
 	if err == nil {
 		a.BlockSize = blockSize
@@ -81,7 +82,7 @@ func (q *queryScratch) copied(s string) []byte {
 
 // appendMatches appends q's hits, the deepest first.
 func (q *queryScratch) appendMatches(dst []lookup.Match) []lookup.Match {
-	slices.SortFunc(q.hits, compareHits)
+	q.order()
 	n := len(q.hits)
 	if q.maxResults > 0 {
 		n = min(n, q.maxResults)
@@ -93,6 +94,54 @@ func (q *queryScratch) appendMatches(dst []lookup.Match) []lookup.Match {
 		})
 	}
 	return dst
+}
+
+// order sorts q's hits, the deepest first. Most of many hold but the beginning that all
+// prompts have, in the order of their registration already: only the others are sorted.
+func (q *queryScratch) order() {
+	if len(q.hits) < fewHits {
+		slices.SortFunc(q.hits, compareHits)
+		return
+	}
+	least := &q.hits[0]
+	for i := range q.hits {
+		if t := &q.hits[i]; compareDepths(t, least) > 0 {
+			least = t
+		}
+	}
+	flat := *least
+	q.deep = q.deep[:0]
+	at, sorted := len(q.hits), true
+	for _, t := range slices.Backward(q.hits) {
+		if compareDepths(&t, &flat) != 0 {
+			q.deep = append(q.deep, t)
+			continue
+		}
+		if at < len(q.hits) && sorted {
+			sorted = compareHits(t, q.hits[at]) < 0
+		}
+		at--
+		q.hits[at] = t
+	}
+	if !sorted {
+		slices.SortFunc(q.hits[at:], compareHits)
+	}
+	slices.SortFunc(q.deep, compareHits)
+	copy(q.hits, q.deep)
+}
+
+// fewHits are sorted as they are.
+const fewHits = 16
+
+// compareDepths is [compareHits] without who it is.
+func compareDepths(a, b *hit) int {
+	switch {
+	case a.any != b.any:
+		return cmp.Compare(b.any, a.any)
+	case a.host != b.host:
+		return cmp.Compare(b.host, a.host)
+	}
+	return cmp.Compare(b.device, a.device)
 }
 
 // compareHits orders as answers are ordered: see [lookup.Match.Compare]. It is

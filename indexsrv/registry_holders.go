@@ -17,12 +17,13 @@ type holderTable struct {
 	pages atomic.Pointer[[]*holderPage] // replaced to grow; entries stay
 }
 
-// pageBits: 2 KiB a page, so that short-lived holders leave little behind.
+// pageBits: 4 KiB a page, so that short-lived holders leave little behind.
 const pageBits = 8
 
 type holderPage struct {
 	live  int // ranks in it; the setter's
 	ranks [1 << pageBits]atomic.Pointer[rank]
+	keys  [1 << pageBits]atomic.Uint64 // of the ranks: see rank.place
 }
 
 // get returns the rank that h is now, or nil.
@@ -33,6 +34,18 @@ func (t *holderTable) get(h shard.Holder) *rank {
 		return nil
 	}
 	return (*pages)[p].ranks[h&(1<<pageBits-1)].Load()
+}
+
+// key returns the key of the rank that h is now; false: nobody. It touches no rank.
+func (t *holderTable) key(h shard.Holder) (uint64, bool) {
+	pages := t.pages.Load()
+	p := int(h >> pageBits)
+	if pages == nil || p >= len(*pages) || (*pages)[p] == nil {
+		return 0, false
+	}
+	page := (*pages)[p]
+	i := h & (1<<pageBits - 1)
+	return page.keys[i].Load(), page.ranks[i].Load() != nil
 }
 
 // set makes h name r; nil: nobody.
@@ -53,6 +66,9 @@ func (t *holderTable) set(h shard.Holder, r *rank) {
 		pages = grown
 	}
 	page := pages[p]
+	if r != nil {
+		page.keys[h&(1<<pageBits-1)].Store(r.place())
+	}
 	was := page.ranks[h&(1<<pageBits-1)].Swap(r)
 	switch {
 	case was == nil && r != nil:
@@ -66,3 +82,7 @@ func (t *holderTable) set(h shard.Holder, r *rank) {
 		t.pages.Store(&shrunk)
 	}
 }
+
+// place orders ranks as equal matches are ordered: by their workers' registration, then by
+// number.
+func (r *rank) place() uint64 { return r.worker.order<<20 | uint64(r.number) }

@@ -149,7 +149,7 @@ func TestHolderTable(t *testing.T) {
 	for range 20_000 {
 		if len(want) < 10 || rng.IntN(2) == 0 && len(want) < 2_000 {
 			next += shard.Holder(1 + rng.IntN(3)*rng.IntN(200))
-			want[next] = &rank{holder: next}
+			want[next] = &rank{holder: next, worker: &worker{order: uint64(next)}}
 			table.set(next, want[next])
 			continue
 		}
@@ -162,6 +162,9 @@ func TestHolderTable(t *testing.T) {
 	for h := range next + 1_000 {
 		if got := table.get(h); got != want[h] {
 			t.Fatalf("holder %d: got %v, want %v", h, got, want[h])
+		}
+		if key, ok := table.key(h); ok != (want[h] != nil) || ok && key != want[h].place() {
+			t.Fatalf("holder %d: key %d, %v", h, key, ok)
 		}
 	}
 	pages := 0

@@ -68,7 +68,8 @@ func (t *traffic) due(stripe int) bool {
 }
 
 // note counts a lookup of chain, not empty, in one of m's namespaces, that found
-// hits. whole says that these are the hits of all shards, or of the first.
+// hits: of a lookup that asks for the deepest so many, those. whole says that these are
+// the hits of all shards, or of the first.
 func (t *traffic) note(m *model, seed uint64, chain []kv.ContentHash, hits []hit, whole bool) {
 	if !t.mu.TryLock() {
 		return

@@ -117,7 +117,7 @@ func TestOptions(t *testing.T) {
 func BenchmarkDecision(b *testing.B) {
 	p := trial.NewProgress(nil, "decide")
 	for _, workers := range []int{128, 1024} {
-		for _, limit := range []int{0, 64} {
+		for _, limit := range []int{0, 32} {
 			b.Run(strconv.Itoa(workers)+"/limit-"+strconv.Itoa(limit), func(b *testing.B) {
 				o := DefaultOptions()
 				o.Workers, o.Rows, o.Questions, o.Limit, o.Arms = workers, 2000, 500, limit, []string{ArmChain}
