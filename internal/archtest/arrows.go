@@ -44,6 +44,11 @@ var arrows = []arrow{
 	{"gateway/prompt", []string{"gateway/fleet", "gateway/openai", "internal/..."}, "prompts to tokens: it is handed the client that asks workers"},
 	{"gateway/admit", nil, "a door: it knows no request and no worker"},
 	{"gateway/health", []string{"gateway/fleet", "proto/...", "internal/..."}, "probes and rules, told of outcomes: it asks workers by itself"},
+	{
+		"gateway/load",
+		[]string{"gateway/fleet", "relay/load", "internal/..."},
+		"asks who pushes no load; what engines' answers mean is known in one place, which a relay reads them by",
+	},
 	{"gateway/upstream", []string{"gateway/fleet", "internal/..."}, "connections to workers"},
 	{"gateway/policy", []string{"gateway/fleet"}, "decisions: values in, a holder out; they know no network"},
 	{"gateway/overlay", []string{"gateway/fleet", "gateway/policy", "internal/..."}, "what no index can know yet, beside its matches"},

@@ -36,9 +36,9 @@ type Client struct {
 	contract Contract
 	dec      ownDecoder
 	series   series // of a peers' stream
-	fromZero bool // the next subscription of a peers' contract begins at 0
-	toldAll  bool // this one did
-	failures int  // streams and attempts in a row that brought nothing
+	fromZero bool   // the next subscription of a peers' contract begins at 0
+	toldAll  bool   // this one did
+	failures int    // streams and attempts in a row that brought nothing
 	lastWhy  string
 	touched  *rank // by the message in work; nil: none
 	st       Status

@@ -22,6 +22,9 @@ import (
 // looked at.
 type Ask func(ctx context.Context) ([]Reading, error)
 
+// Get reads a path of an engine's HTTP server: at most limit bytes.
+type Get func(ctx context.Context, path string, limit int) (status int, body []byte, err error)
+
 // Config says what a [Meter] reads. At least one source must be there.
 type Config struct {
 	Engine string // "vllm" or "sglang": what is looked for first
@@ -33,6 +36,9 @@ type Config struct {
 	Token   string // bearer token for Metrics; "" sends none
 	// Loads is SGLang's load socket: tcp://host:port; rank r's is at port + r.
 	Loads string
+	// Get, where it is there, reads a path of the engine's HTTP server in Metrics' stead,
+	// which is empty then: by somebody else's connections.
+	Get Get
 	// Ask is asked when neither of them is configured.
 	Ask Ask
 
@@ -86,7 +92,10 @@ func (c *Config) Validate() error {
 			errs = append(errs, err)
 		}
 	}
-	if c.Metrics == "" && c.Loads == "" && c.Ask == nil {
+	if c.Metrics != "" && c.Get != nil {
+		errs = append(errs, errors.New("metrics must be empty where get is there"))
+	}
+	if c.Metrics == "" && c.Loads == "" && c.Ask == nil && c.Get == nil {
 		errs = append(errs, errNoSource)
 	}
 	return errors.Join(errs...)
@@ -173,7 +182,7 @@ func New(cfg Config) (*Meter, error) {
 	cfg.setDefaults()
 	m := &Meter{cfg: cfg, ranks: make([]rank, cfg.Ranks)}
 	switch {
-	case cfg.Metrics != "":
+	case cfg.Metrics != "", cfg.Get != nil:
 		m.pull = newHTTPPuller(m)
 	case cfg.Ask != nil && cfg.Loads == "":
 		m.pull = newAskPuller(m)
@@ -195,6 +204,24 @@ func (m *Meter) Run(ctx context.Context) {
 		wg.Go(func() { m.push.run(ctx) })
 	}
 	wg.Wait()
+}
+
+// Pull takes one reading of all ranks now, for whoever has a pace of his own and does
+// not call Run. One call at a time; it takes no longer than the timeout.
+//
+// Errors: what kept it from a reading, counted.
+func (m *Meter) Pull(ctx context.Context) error {
+	if m.pull == nil {
+		return errNoSource
+	}
+	err := m.pull.once(ctx)
+	if err != nil {
+		m.failed(kindOf(err), err)
+		m.pull.miss()
+		return err
+	}
+	m.pull.fails = 0
+	return nil
 }
 
 // Rank returns the newest reading of a rank, or nil while there is none or where

@@ -69,6 +69,10 @@ func candidates(engine string) []string {
 func newHTTPPuller(m *Meter) *puller {
 	p := &puller{m: m, at: -1}
 	p.found("")
+	if m.cfg.Get != nil {
+		p.urls = candidates(m.cfg.Engine)
+		return p
+	}
 	base := strings.TrimSpace(m.cfg.Metrics)
 	if u, err := url.Parse(base); err == nil && (u.Path != "" && u.Path != "/" || u.RawQuery != "") {
 		p.urls = []string{base}
@@ -122,11 +126,7 @@ func (p *puller) run(ctx context.Context) {
 		pause := max(p.m.cfg.Interval-took, took*(busyShare-1))
 		if err != nil {
 			p.m.failed(kindOf(err), err)
-			p.fails++
-			if p.fails%redetect == 0 && len(p.urls) > 1 {
-				p.at = -1
-				p.found("")
-			}
+			p.miss()
 			pause = max(pause, p.m.cfg.Interval<<min(p.fails-1, 10))
 		} else {
 			p.fails = 0
@@ -135,11 +135,20 @@ func (p *puller) run(ctx context.Context) {
 	}
 }
 
+// miss counts a failure, and has the source looked for anew after some in a row.
+func (p *puller) miss() {
+	p.fails++
+	if p.fails%redetect == 0 && len(p.urls) > 1 {
+		p.at = -1
+		p.found("")
+	}
+}
+
 // once takes one reading of all ranks.
 func (p *puller) once(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.m.cfg.Timeout)
 	defer cancel()
-	if p.client == nil {
+	if len(p.urls) == 0 {
 		return p.ask(ctx)
 	}
 	if p.at >= 0 {
@@ -180,10 +189,11 @@ func (p *puller) ask(ctx context.Context) error {
 
 func (p *puller) read(ctx context.Context, i int) error {
 	began := time.Now() // an answer is as old as the request at most
-	if err := p.fetch(ctx, p.urls[i]); err != nil {
+	body, err := p.fetch(ctx, p.urls[i])
+	if err != nil {
 		return err
 	}
-	a, err := parse(p.body.Bytes(), began)
+	a, err := parse(body, began)
 	if err != nil {
 		return failf(FailMalformed, "%s: %w", p.urls[i], err)
 	}
@@ -202,11 +212,21 @@ func (p *puller) publish(rs []Reading, from string) error {
 	return nil
 }
 
-// fetch reads url's answer into p.body.
-func (p *puller) fetch(ctx context.Context, url string) error {
+// fetch returns url's answer, which is good until the next one.
+func (p *puller) fetch(ctx context.Context, url string) ([]byte, error) {
+	if get := p.m.cfg.Get; get != nil {
+		status, body, err := get(ctx, url, int(p.m.cfg.MaxBody))
+		switch {
+		case err != nil:
+			return nil, failf(FailTransport, "GET %s: %w", url, err)
+		case status != http.StatusOK:
+			return nil, failf(FailStatus, "GET %s: answered %d, not 200", url, status)
+		}
+		return body, nil
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
-		return failf(FailTransport, "%w", err)
+		return nil, failf(FailTransport, "%w", err)
 	}
 	req.Header.Set("Accept", "application/json, text/plain")
 	if p.m.cfg.Token != "" {
@@ -214,22 +234,22 @@ func (p *puller) fetch(ctx context.Context, url string) error {
 	}
 	resp, err := p.client.Do(req)
 	if err != nil {
-		return failf(FailTransport, "%w", err)
+		return nil, failf(FailTransport, "%w", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		return failf(FailStatus, "GET %s: answered %d, not 200", url, resp.StatusCode)
+		return nil, failf(FailStatus, "GET %s: answered %d, not 200", url, resp.StatusCode)
 	}
 	p.body.Reset()
 	limit := p.m.cfg.MaxBody
 	n, err := p.body.ReadFrom(io.LimitReader(resp.Body, limit+1))
 	switch {
 	case err != nil:
-		return failf(FailTransport, "GET %s: %w", url, err)
+		return nil, failf(FailTransport, "GET %s: %w", url, err)
 	case n > limit:
-		return failf(FailTooLarge, "GET %s: an answer of more than %d bytes", url, limit)
+		return nil, failf(FailTooLarge, "GET %s: an answer of more than %d bytes", url, limit)
 	}
-	return nil
+	return p.body.Bytes(), nil
 }
 
 // ofRanks returns the readings of ranks 0 to ranks-1. An engine that is a part of
