@@ -23,6 +23,7 @@ import (
 	"kindex/gateway/fleet/enroll"
 	"kindex/gateway/health"
 	"kindex/gateway/index"
+	"kindex/gateway/load"
 	"kindex/gateway/openai"
 	"kindex/gateway/overlay"
 	"kindex/gateway/policy"
@@ -52,6 +53,7 @@ type Gateway struct {
 	prober   *enroll.Prober
 	workers  *Workers
 	index    index.Index // nil: none
+	loads    *load.Poller
 	levels   *policy.Levels
 	policy   policy.Policy
 	overlay  *overlay.Overlay
@@ -116,6 +118,9 @@ func (g *Gateway) build() error {
 	if err := g.buildIndex(); err != nil {
 		return err
 	}
+	lo := load.DefaultOptions()
+	lo.Interval, lo.Get = cfg.LoadInterval, g.upstream.Get
+	g.loads = load.New(lo, g.log)
 	if g.watch, err = health.New(cfg.healthOptions(g.log)); err != nil {
 		return err
 	}
@@ -193,12 +198,14 @@ func (g *Gateway) follow() {
 		if g.index != nil {
 			g.index.Joined(w)
 		}
+		g.loads.Joined(w)
 		g.watch.Add(w)
 		g.met.joined(w)
 		g.log.Info("worker joined", "worker", w.ID, "url", w.Spec.URL, "models", w.Spec.Models, "engine", w.Spec.Engine, "ranks", len(w.Holders))
 	})
 	g.fleet.OnLeave(func(w *fleet.Worker) {
 		g.watch.Remove(w)
+		g.loads.Left(w)
 		g.met.left(w)
 		if g.index != nil {
 			g.index.Left(w)

@@ -165,6 +165,7 @@ func (g *Gateway) writeMetrics(e *exposition) {
 	g.writeRequests(e)
 	g.writeRouting(e)
 	g.writeIndex(e)
+	g.writeLoads(e)
 	g.writeCache(e)
 	g.writePrompts(e)
 	g.writeHealth(e)

@@ -5,6 +5,8 @@
 package gateway
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"kindex/gateway/fleet"
@@ -26,12 +28,25 @@ func (g *Gateway) writeIndex(e *exposition) {
 	for i, r := range index.Reasons() {
 		e.count(s.Failed[i], "reason", r.String())
 	}
+	e.family("index_partial_total", "counter", "Answers without the part of a host.")
+	for _, host := range slices.Sorted(maps.Keys(s.Partial)) { // of the configured ones
+		e.count(s.Partial[host], "host", host)
+	}
+	e.counter("index_twice_total", "Matches that two hosts named: workers are registered at both.", s.Twice)
 	e.counter("index_pauses_total", "Times that the index was not asked for a while, since it had just failed several lookups.", s.Pauses)
 	e.one("index_paused", "gauge", "1: it is not asked now.", oneIf(s.Paused))
 	e.one("index_lost_seconds_total", "counter", "Time that failed lookups took.", s.Lost.Seconds())
 	e.counter("index_loads_total", "Loads that came by the index's streams.", s.Readings)
 	e.one("index_blocks", "gauge", "Blocks held by all workers, as told last.", float64(s.Blocks))
 	e.one("index_waiting_workers", "gauge", "Workers, or hosts, that keep the index from being exact.", float64(len(g.index.Unready())))
+}
+
+func (g *Gateway) writeLoads(e *exposition) {
+	s := g.loads.Stats()
+	e.counter("load_questions_total", "Times that a worker was asked for its load since nobody had pushed it.", s.Asked)
+	e.counter("load_question_failures_total", "Of them, those without a usable answer.", s.Failed)
+	e.counter("load_questions_spared_total", "Times that a worker was not asked since its load had been pushed.", s.Spared)
+	e.counter("load_answers_total", "Readings that became a holder's newest.", s.Readings)
 }
 
 func (g *Gateway) writeCache(e *exposition) {

@@ -124,6 +124,9 @@ func (g *Gateway) close() {
 	if g.fleet != nil {
 		g.fleet.Close()
 	}
+	if g.loads != nil {
+		g.loads.Close()
+	}
 	if g.index != nil {
 		errs = append(errs, g.index.Close())
 	}

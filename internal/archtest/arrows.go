@@ -46,7 +46,7 @@ var arrows = []arrow{
 	{"gateway/health", []string{"gateway/fleet", "proto/...", "internal/..."}, "probes and rules, told of outcomes: it asks workers by itself"},
 	{
 		"gateway/load",
-		[]string{"gateway/fleet", "relay/load", "internal/..."},
+		[]string{"gateway/fleet", "gateway/upstream", "relay/load", "internal/..."},
 		"asks who pushes no load; what engines' answers mean is known in one place, which a relay reads them by",
 	},
 	{"gateway/upstream", []string{"gateway/fleet", "internal/..."}, "connections to workers"},
