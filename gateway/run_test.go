@@ -31,7 +31,9 @@ type program struct {
 func startProgram(t *testing.T, args ...string) *program {
 	t.Helper()
 	p := &program{t: t, log: &logBuffer{}, signals: make(chan os.Signal, 2), reload: make(chan os.Signal, 1), done: make(chan int, 1)}
-	go func() { p.done <- Run(append([]string{"--listen", "127.0.0.1:0"}, args...), p.log, p.log, p.signals, p.reload) }()
+	go func() {
+		p.done <- Run(append([]string{"--listen", "127.0.0.1:0"}, args...), p.log, p.log, p.signals, p.reload)
+	}()
 	at := regexp.MustCompile(`msg=serving url=(\S+)`)
 	eventually(t, func() string {
 		if m := at.FindStringSubmatch(p.log.String()); m != nil {
