@@ -336,6 +336,7 @@ func (s *set) cross() {
 	if s.read || len(ms) == 0 {
 		return
 	}
+	defer s.guess()
 	if len(ms) <= maxCross {
 		for i := range ms {
 			if c := s.find(ms[i].Holder); c != nil && c.is(unmatched) {
@@ -366,6 +367,23 @@ func (s *set) cross() {
 				s.p.sum(c, s.q.Prompt)
 				break
 			}
+		}
+	}
+}
+
+// guess takes it that who is not among the deepest has as much as the last of them:
+// what all have is no reason to prefer those that were looked up.
+func (s *set) guess() {
+	if !s.q.More {
+		return
+	}
+	last := s.q.Matches[len(s.q.Matches)-1]
+	for i := range s.cands() {
+		if c := &s.list[i]; c.is(unmatched) {
+			last.Holder = c.h
+			s.match(c, &last)
+			c.flags |= unmatched
+			s.p.sum(c, s.q.Prompt)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func (p *policy) NeedsMatches() bool { return p.kind == cacheAware }
 
 // Decide implements [Policy].
 func (p *policy) Decide(q *Question, d *Decision) error {
-	d.Holder, d.Cached, d.Branch, d.Tried = nil, 0, Plain, false
+	d.Holder, d.Cached, d.Branch, d.Tried, d.Guess = nil, 0, Plain, false, false
 	s := p.begin(q)
 	defer s.end()
 	var c *candidate
@@ -59,8 +59,8 @@ func (p *policy) Decide(q *Question, d *Decision) error {
 	if err != nil {
 		return err
 	}
-	if c.is(unmatched) || p.kind != cacheAware && len(q.Matches) > 0 {
-		s.lookUp(c)
+	if len(q.Matches) > 0 && (c.is(unmatched) || c.blocks == 0) {
+		d.Guess = !s.lookUp(c) && q.More
 	}
 	d.Holder, d.Cached = c.h, c.cached
 	if d.Record != nil {
@@ -87,15 +87,16 @@ func (s *set) choose(d *Decision) *candidate {
 	}
 }
 
-// lookUp notes what c has of the prompt.
-func (s *set) lookUp(c *candidate) {
+// lookUp notes what c has of the prompt, and reports whether it is among the matches.
+func (s *set) lookUp(c *candidate) bool {
 	for i := range s.q.Matches {
 		if s.q.Matches[i].Holder == c.h {
 			s.match(c, &s.q.Matches[i])
 			s.p.sum(c, s.q.Prompt)
-			return
+			return true
 		}
 	}
+	return false
 }
 
 // price reads all of the set.

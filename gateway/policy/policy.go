@@ -41,6 +41,10 @@ type Question struct {
 	// Matches is who has some of it: by Blocks, the most first. Only holders of Pool.
 	Matches []Match
 
+	// More: Matches are the deepest of more. Who is not among them may have as much as
+	// the last of them.
+	More bool
+
 	Key     uint64          // what consistent_hashing keeps together
 	Worker  string          // pinned: an id, URL or instance; "": free
 	Rank    int             // pinned; -1: free
@@ -57,6 +61,10 @@ type Decision struct {
 
 	// Tried reports that Holder is one of Exclude: no other worker is ready.
 	Tried bool
+
+	// Guess reports that nobody looked what Holder has, as Question.More is set: Cached
+	// is the most that it may be.
+	Guess bool
 
 	// Record is filled where it is not nil.
 	Record *Record

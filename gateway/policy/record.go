@@ -29,7 +29,8 @@ type Record struct {
 	Prompt    int64 // tokens; 0: not known
 	BlockSize int
 	Blocks    int // of the prompt
-	Matches   int // holders that have some of it
+	Matches   int // holders that have some of it, as far as they were looked up
+	More      bool
 	Pool      int // holders in all
 	Read      int // of them, those whose state was read
 	Sampled   bool
@@ -84,7 +85,7 @@ func (s *set) record(chosen *candidate, d *Decision) {
 	r := d.Record
 	*r = Record{
 		Policy: s.p.Name(), Branch: d.Branch, Tried: d.Tried,
-		Prompt: s.q.Prompt, BlockSize: s.q.BlockSize, Blocks: s.q.Blocks, Matches: len(s.q.Matches),
+		Prompt: s.q.Prompt, BlockSize: s.q.BlockSize, Blocks: s.q.Blocks, Matches: len(s.q.Matches), More: s.q.More,
 		Pool: len(s.q.Pool.Holders), Read: s.n, Sampled: !s.read && d.Branch != Pinned,
 		Share: s.share, Mean: s.mean, Limit: s.limit,
 	}
@@ -134,6 +135,7 @@ func (r *Record) AppendJSON(dst []byte) []byte {
 	dst = appendInt(dst, "block_size", int64(r.BlockSize))
 	dst = appendInt(dst, "blocks", int64(r.Blocks))
 	dst = appendInt(dst, "matches", int64(r.Matches))
+	dst = appendBool(dst, "more", r.More)
 	dst = appendInt(dst, "pool", int64(r.Pool))
 	dst = appendInt(dst, "read", int64(r.Read))
 	dst = appendBool(dst, "sampled", r.Sampled)

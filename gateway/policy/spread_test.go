@@ -283,6 +283,40 @@ func TestFaultyCachesDoNotCount(t *testing.T) {
 	}
 }
 
+// What all have, behind one system prompt, is no reason to prefer the few that an answer
+// names.
+func TestACutAnswerPrefersNobody(t *testing.T) {
+	pool := newPool(400, 1)
+	p := seeded(t, CacheAware, nil)
+	q := ask(pool)
+	for _, h := range pool.Holders[:32] {
+		q.Matches = append(q.Matches, match(h, 20))
+	}
+	q.More = true
+	got := map[*fleet.Holder]int{}
+	for range 4000 {
+		d := place(t, p, q)
+		got[d.Holder]++
+		named := slices.ContainsFunc(q.Matches, func(m Match) bool { return m.Holder == d.Holder })
+		if d.Cached != 320 || d.Guess == named {
+			t.Fatalf("cached %d, guess %v, named %v", d.Cached, d.Guess, named)
+		}
+	}
+	if least, most := counts(pool, got); least < 7 || most > 13 {
+		t.Errorf("from %d to %d requests each, want 10", least, most)
+	}
+	deep := match(pool.Holders[7], 250)
+	q.Matches[0], q.Matches[7] = deep, q.Matches[0]
+	pool.Holders[7].Worker.Steer(fleet.Overloaded, true)
+	if d := decide(t, p, q); d.Holder == deep.Holder || d.Branch != Miss {
+		t.Errorf("an overloaded holder: %s by %v", d.Holder.Worker.ID, d.Branch)
+	}
+	pool.Holders[7].Worker.Steer(fleet.Overloaded, false)
+	if d := decide(t, p, q); d.Holder != deep.Holder || d.Guess || d.Cached != 4000 {
+		t.Errorf("the deepest: %s, cached %d, guess %v", d.Holder.Worker.ID, d.Cached, d.Guess)
+	}
+}
+
 func TestTiesAreDrawnUniformly(t *testing.T) {
 	for _, n := range []int{5, 128, 1024} {
 		pool := newPool(n, 1)

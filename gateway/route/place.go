@@ -40,7 +40,7 @@ func (r *Router) Place(ctx context.Context, q *Request) (*Placement, error) {
 	} else {
 		pol = r.o.Plain
 	}
-	if err := r.settle(pol, pool, q, p); err != nil {
+	if err := r.settle(ctx, pol, pool, q, p); err != nil {
 		r.stats.refused.Add(1)
 		return nil, err
 	}
@@ -53,11 +53,12 @@ const rounds = 8
 
 // settle decides until the decision stands: nobody with the same prefix came first, and
 // the holder takes it.
-func (r *Router) settle(pol policy.Policy, pool *fleet.Pool, q *Request, p *Placement) error {
+func (r *Router) settle(ctx context.Context, pol policy.Policy, pool *fleet.Pool, q *Request, p *Placement) error {
 	for round := 1; ; round++ {
 		if err := r.decide(pol, pool, q, p); err != nil {
 			return err
 		}
+		r.exact(ctx, q, p)
 		if !r.claim(q, p, round == rounds) {
 			q.matches = q.matches[:0]
 			r.named(pool, q)
@@ -141,7 +142,7 @@ func (r *Router) decide(pol policy.Policy, pool *fleet.Pool, q *Request, p *Plac
 	u := &q.question
 	*u = policy.Question{
 		Pool: pool, Prompt: int64(len(q.Prompt.Tokens)), BlockSize: q.blockSize, Blocks: len(q.hashes),
-		Matches: q.matches, Key: q.key(), Worker: q.TargetWorker, Rank: q.rank(), Exclude: q.Exclude, Now: fleet.Now(),
+		Matches: q.matches, More: q.more, Key: q.key(), Worker: q.TargetWorker, Rank: q.rank(), Exclude: q.Exclude, Now: fleet.Now(),
 	}
 	if q.Explain {
 		p.Decision.Record = new(policy.Record)
@@ -227,8 +228,43 @@ func (r *Router) match(ctx context.Context, pool *fleet.Pool, q *Request) error 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	r.seen(r.named(pool, q))
+	known, unknown := r.named(pool, q)
+	if q.more && known < deepest/2 { // the deepest are others'
+		q.whole, q.matches = true, q.matches[:0]
+		r.lookup(ctx, pool, q)
+		known, unknown = r.named(pool, q)
+	}
+	r.seen(known, unknown)
 	return nil
+}
+
+// Of pools with more holders than wide the index is asked for the deepest alone: behind
+// one system prompt all have something of every prompt, and to name them all would take
+// longer than to decide.
+const (
+	wide    = 64
+	deepest = 32
+)
+
+// exact finds out what p's holder has of the prompt where the index was not asked.
+func (r *Router) exact(ctx context.Context, q *Request, p *Placement) {
+	if !p.Decision.Guess {
+		return
+	}
+	p.Decision.Guess, p.Decision.Cached = false, 0
+	one := q.query
+	one.Limit, one.Only = 0, []string{p.Holder.Worker.Spec.Instance}
+	if err := r.o.Index.Lookup(ctx, &one, &q.alone); err != nil {
+		return
+	}
+	for i := range q.alone.Matches {
+		m := &q.alone.Matches[i]
+		if m.Rank != p.Holder.Rank {
+			continue
+		}
+		p.Decision.Cached = min(int64(m.Any)*int64(q.blockSize), int64(len(q.Prompt.Tokens)))
+		q.matches = append(q.matches, policy.Match{Holder: p.Holder, Blocks: m.Any, Device: m.Device, Degraded: m.Degraded})
+	}
 }
 
 // lookup asks the index who holds the prompt's head, into q.answer.
@@ -237,6 +273,9 @@ func (r *Router) lookup(ctx context.Context, pool *fleet.Pool, q *Request) {
 	*u = lookup.Query{Model: pool.Weights(), Group: r.o.Group, Tenant: r.o.Tenant, LoRA: q.Prompt.LoRA, Salt: q.Prompt.Salt}
 	if q.blockSize == 0 {
 		q.blockSize = pool.BlockSize
+	}
+	if len(pool.Holders) > wide && !q.whole {
+		u.Limit = deepest
 	}
 	if q.hash() {
 		u.Hashes = q.hashes // the extra keys are in them
@@ -260,6 +299,7 @@ func (r *Router) lookup(ctx context.Context, pool *fleet.Pool, q *Request) {
 		r.stats.lookupsFailed.Add(1)
 		q.answer.Reset()
 	}
+	q.more = u.Limit > 0 && len(q.answer.Matches) >= u.Limit
 	// One router asks for one group and tenant: they need not be in it.
 	q.view.Open(xxh3.HashString(pool.Weights())+kv.ContentSeed(q.Prompt.LoRA, q.Prompt.Salt), q.hashes)
 }

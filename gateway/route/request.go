@@ -43,6 +43,9 @@ type Request struct {
 	view      overlay.View
 	query     lookup.Query
 	answer    lookup.Answer
+	whole     bool          // all are asked for, not the deepest alone
+	more      bool          // than are in answer have something
+	alone     lookup.Answer // of one holder: see exact
 	matches   []policy.Match
 	question  policy.Question
 	tries     int

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -56,6 +57,9 @@ func (f *fakeIndex) Lookup(_ context.Context, q *lookup.Query, a *lookup.Answer)
 		if len(q.Only) == 0 || q.Only[0] == m.Instance {
 			a.Matches = append(a.Matches, m)
 		}
+	}
+	if q.Limit > 0 {
+		a.Matches = a.Matches[:min(len(a.Matches), q.Limit)]
 	}
 	return nil
 }
@@ -227,6 +231,46 @@ func TestFailedLookupRoutesByLoad(t *testing.T) {
 	}
 	if len(used) != 2 || r.Stats().LookupsFailed != 2 {
 		t.Errorf("%d holders, stats %+v", len(used), r.Stats())
+	}
+}
+
+// Of many holders the deepest are asked for; what another one has is looked up as it is
+// named.
+func TestManyHolders(t *testing.T) {
+	p := pool(100, 1)
+	x := &fakeIndex{answer: lookup.Answer{BlockSize: 16}}
+	for i, h := range p.Holders {
+		blocks := uint32(3)
+		if i >= 60 {
+			blocks = 2
+		}
+		x.answer.Matches = append(x.answer.Matches, lookup.Match{Instance: h.Worker.Spec.Instance, Device: blocks, Host: blocks, Any: blocks})
+	}
+	r := New(Options{Fleet: models{"m": p}, Prompts: given{}, Index: x, Policy: newPolicy(t, policy.CacheAware, nil)})
+	used := map[*fleet.Holder]bool{}
+	for range 200 {
+		got, err := r.Place(context.Background(), completion(320, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		used[got.Holder] = true
+		want := int64(48)
+		if slices.Index(p.Holders, got.Holder) >= 60 {
+			want = 32
+		}
+		if got.Decision.Cached != want || got.Expected != uint32(want/16) || got.Decision.Guess {
+			t.Fatalf("%s: cached %d, expected %d blocks, want %d tokens", got.Holder.Worker.ID, got.Decision.Cached, got.Expected, want)
+		}
+	}
+	if len(used) < 90 {
+		t.Errorf("%d of 100 were used: the few that the answers name are preferred", len(used))
+	}
+	// Where the deepest are another gateway's the others are asked for, too.
+	few := fleet.NewPool("m", 2, p.Workers[30:])
+	r = New(Options{Fleet: models{"m": few}, Prompts: given{}, Index: x, Policy: newPolicy(t, policy.CacheAware, nil)})
+	got, err := r.Place(context.Background(), completion(320, 0))
+	if err != nil || got.Decision.Cached == 0 || x.queries[len(x.queries)-1].Limit != 0 {
+		t.Errorf("%v: cached %d", err, got.Decision.Cached)
 	}
 }
 
