@@ -4,10 +4,12 @@
 # make run     build, then two recorded engines and an index host on loopback
 #              (ARGS="--worker 1=tcp://host:5557,model=m,block=16": a real fleet)
 # make test    vet and the whole fast suite
+# make tokenizer
+#              bin/gateway with a tokenizer in it (--tokenizer PATH); needs cargo
 # make test-long, test-numa, lint, bench, generate, fuzz-smoke: see CONTRIBUTING.md
 
 .DEFAULT_GOAL := build
-.PHONY: build run test test-long test-numa lint bench generate fuzz-smoke need
+.PHONY: build tokenizer run test test-long test-numa lint bench generate fuzz-smoke need
 
 # What is too big to fetch or build twice lives here: the linter, and the
 # Python environments of the peers that the long tests ask.
@@ -27,6 +29,13 @@ need:
 build: need
 	@mkdir -p bin
 	go build -tags grpcnotrace -o bin/ ./cmd/...
+
+# The library is built from crates.io, pinned by its Cargo.lock.
+tokenizer: need
+	@command -v cargo >/dev/null || { echo "make tokenizer: needs cargo 1.80 or newer: https://rustup.rs" >&2; exit 1; }
+	cargo build --release --locked --manifest-path tools/tokenizer-rs/Cargo.toml
+	@mkdir -p bin
+	go build -tags tokenizer -o bin/ ./cmd/gateway
 
 run: build
 	@exec bin/harness run $(ARGS)
