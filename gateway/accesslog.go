@@ -137,8 +137,10 @@ func (f *faultLog) request(t *answered) {
 	if !ok {
 		return
 	}
-	args := []any{"id", t.ID, "path", t.Path, "status", t.Status, "code", code, "model", cut(t.Model), "worker", t.Worker, "tries", t.Tries,
-		"took", time.Duration(t.End - t.Start).Round(time.Microsecond).String()}
+	args := []any{
+		"id", t.ID, "path", t.Path, "status", t.Status, "code", code, "model", cut(t.Model), "worker", t.Worker, "tries", t.Tries,
+		"took", time.Duration(t.End - t.Start).Round(time.Microsecond).String(),
+	}
 	if left > 0 {
 		args = append(args, "left_out", left)
 	}

@@ -145,7 +145,7 @@ func (c *Config) Validate() []error {
 	case c.IndexToken != "" && c.KVIndex != "remote":
 		faults = append(faults, fmt.Errorf("index-token-file: it is shown only with kv-index remote, not %s", c.KVIndex))
 	}
-	return append(faults, c.TraceConfig.faults()...)
+	return append(faults, c.traceFaults()...)
 }
 
 // options lists every setting of c but the workers, in the order they are shown.

@@ -40,7 +40,7 @@ func (c *TraceConfig) options() []settings.Option {
 	}
 }
 
-func (c *TraceConfig) faults() []error {
+func (c *TraceConfig) traceFaults() []error {
 	if c.OTLPInsecure && c.OTLPEndpoint == "" {
 		return []error{errors.New("otlp-insecure: it needs otlp-endpoint")}
 	}

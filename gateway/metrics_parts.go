@@ -69,9 +69,17 @@ func (g *Gateway) writeCache(e *exposition) {
 		what string
 		n    uint64
 	}{
-		{"predicted", s.Predicted}, {"predicted_used", s.PredictedUsed}, {"predicted_conflict", s.Conflicts}, {"predicted_withdrawn", s.Withdrawn},
-		{"predicted_indexed", s.Indexed}, {"confirmed", s.Confirmed}, {"confirmed_used", s.ConfirmedUsed}, {"contradicted", s.Contradicted},
-		{"emptied", s.Emptied}, {"overtaken", s.Overtook}, {"evicted", s.Evicted},
+		{"predicted", s.Predicted},
+		{"predicted_used", s.PredictedUsed},
+		{"predicted_conflict", s.Conflicts},
+		{"predicted_withdrawn", s.Withdrawn},
+		{"predicted_indexed", s.Indexed},
+		{"confirmed", s.Confirmed},
+		{"confirmed_used", s.ConfirmedUsed},
+		{"contradicted", s.Contradicted},
+		{"emptied", s.Emptied},
+		{"overtaken", s.Overtook},
+		{"evicted", s.Evicted},
 	} {
 		e.count(c.n, "what", c.what)
 	}

@@ -26,7 +26,7 @@ var reloadable = []string{
 	"worker-overload-token-usage", "worker-overload-waiting", "worker-overload-shed",
 	"health-interval", "health-timeout", "health-failures", "health-successes",
 	"breaker-failures", "breaker-open", "breaker-successes",
-	"retries", "max-inflight", "queue", "queue-timeout", "tokenize-budget",
+	"retries", "max-inflight", "queue", "queue-timeout",
 	"drain-delay", "drain-timeout", "log-level",
 }
 

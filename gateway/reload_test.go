@@ -159,11 +159,11 @@ func TestWatchFile(t *testing.T) {
 			}
 		},
 		"behind a link elsewhere": func(dir string) (string, func(string) error) {
-			real, path := filepath.Join(dir, "real", "g"), filepath.Join(dir, "f")
-			if err := errors.Join(os.Mkdir(filepath.Dir(real), 0o700), os.Symlink(real, path)); err != nil {
+			target, path := filepath.Join(dir, "real", "g"), filepath.Join(dir, "f")
+			if err := errors.Join(os.Mkdir(filepath.Dir(target), 0o700), os.Symlink(target, path)); err != nil {
 				panic(err)
 			}
-			return path, func(text string) error { return os.WriteFile(real, []byte(text), 0o600) }
+			return path, func(text string) error { return os.WriteFile(target, []byte(text), 0o600) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

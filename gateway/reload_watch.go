@@ -52,7 +52,7 @@ func watchFile(ctx context.Context, path string, log *slog.Logger, changed func(
 			return
 		case <-events:
 			wait.Reset(settle)
-		case <-faults: // events were lost
+		case <-faults: //nolint:errcheck // whatever it is, events were lost
 			wait.Reset(settle)
 		case <-tick.C:
 			w.look(changed)

@@ -51,9 +51,12 @@ func startProgram(t *testing.T, args ...string) *program {
 	return p
 }
 
-// get returns the status of a path; 0: nobody answers.
-func (p *program) get(path string) int {
-	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, p.url+path, nil)
+// get and post return the status of a path; 0: nobody answers.
+func (p *program) get(path string) int        { return p.send(http.MethodGet, path, "") }
+func (p *program) post(path, body string) int { return p.send(http.MethodPost, path, body) }
+
+func (p *program) send(method, path, body string) int {
+	req, err := http.NewRequestWithContext(context.Background(), method, p.url+path, strings.NewReader(body))
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -107,8 +110,8 @@ func TestDrain(t *testing.T) {
 	if got := p.get("/health"); got != 200 {
 		t.Errorf("/health is %d while it drains", got)
 	}
-	if req, err := http.Post(p.url+"/v1/completions", "", strings.NewReader(promptBody(50, 10, 1, ""))); err != nil || req.StatusCode != 200 { //nolint:noctx // a test
-		t.Errorf("a request during the delay: %v %v", req, err)
+	if got := p.post("/v1/completions", promptBody(50, 10, 1, "")); got != 200 {
+		t.Errorf("a request during the delay: %d", got)
 	}
 	done := false
 	for s.Scan() {
@@ -173,8 +176,8 @@ func TestReloadProgram(t *testing.T) {
 	write("worker: [" + urls[0] + "]\n")
 	p := startProgram(t, "--config", path)
 	p.ready(200)
-	if resp, err := http.Post(p.url+"/workers", "", strings.NewReader(`{"url":"`+urls[2]+`"}`)); err != nil || resp.StatusCode != 202 { //nolint:noctx // a test
-		t.Fatalf("%v %v", resp, err)
+	if got := p.post("/workers", `{"url":"`+urls[2]+`"}`); got != 202 {
+		t.Fatalf("registered: %d", got)
 	}
 	there := func(want ...int) {
 		t.Helper()

@@ -51,7 +51,6 @@ func (g *Gateway) Serve(ctx context.Context) error {
 	g.background.Go(func() { g.router.Run(running) })
 	g.background.Go(func() { g.lookAfter(running) })
 	g.background.Go(func() { g.rest(running) })
-	g.background.Go(func() { newPoller(g.cfg.LoadInterval, g.log).run(running, g.fleet.Workers) })
 	if g.beside != nil {
 		g.background.Go(func() { g.beside(running) })
 	}

@@ -175,8 +175,14 @@ func TestTraceWho(t *testing.T) {
 		parent string
 		want   bool
 	}{
-		{1, "", true}, {0, "", false}, {1, p + "00", false}, {0, p + "01", true}, {0, p + "0b", true}, {1, p + "0a", false},
-		{0, "nonsense", false}, {1, "nonsense", true},
+		{1, "", true},
+		{0, "", false},
+		{1, p + "00", false},
+		{0, p + "01", true},
+		{0, p + "0b", true},
+		{1, p + "0a", false},
+		{0, "nonsense", false},
+		{1, "nonsense", true},
 	} {
 		if got := begin(c.ratio, c.parent); got != c.want {
 			t.Errorf("ratio %g, traceparent %q: traced %t, want %t", c.ratio, c.parent, got, c.want)

@@ -37,8 +37,8 @@ var arrows = []arrow{
 	{"indexclient", []string{"proto/...", "internal/..."}, "others import the client: it drags in no index and no engine wire"},
 	{
 		"gateway",
-		[]string{"indexclient", "indexsrv", "numa", "relay/load", "proto/...", "internal/..."},
-		"the gateway asks an index; the embedded one is the same host in process. It reads loads as a relay does where nobody pushes them; at rest it gives memory back, by numa",
+		[]string{"indexclient", "indexsrv", "numa", "proto/...", "internal/..."},
+		"the gateway asks an index; the embedded one is the same host in process. At rest it gives memory back, by numa",
 	},
 	{"gateway/openai", []string{"internal/..."}, "bodies and answers: bytes in, values out"},
 	{"gateway/prompt", []string{"gateway/fleet", "gateway/openai", "internal/..."}, "prompts to tokens: it is handed the client that asks workers"},
