@@ -7,6 +7,7 @@ package prompt
 import (
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"sync"
 
 	"github.com/zeebo/xxh3"
@@ -110,12 +111,12 @@ func (c *cache) get(k key) *entry {
 func (c *cache) begin(keys []key, text []byte) *entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := len(keys) - 1; i >= 0; i-- {
-		e := c.begins[keys[i]]
+	for i, k := range slices.Backward(keys) {
+		e := c.begins[k]
 		if e == nil || e.length >= len(text) {
 			continue
 		}
-		if keys[i].then(text[i*step:e.length], e.length).whole() == e.key {
+		if k.then(text[i*step:e.length], e.length).whole() == e.key {
 			c.unlink(e)
 			c.link(e)
 			return e

@@ -367,7 +367,11 @@ func TestResolveAllocations(t *testing.T) {
 	} {
 		var p Prompt
 		r.Resolve(t.Context(), pool, c, &p)
-		if n := testing.AllocsPerRun(50, func() { r.Resolve(t.Context(), pool, c, &p) }); n > 0 {
+		n := 99.0
+		for range 50 { // the least: the race detector has pools forget
+			n = min(n, testing.AllocsPerRun(1, func() { r.Resolve(t.Context(), pool, c, &p) }))
+		}
+		if n > 0 {
 			t.Errorf("%.40s: %v allocations, want none", c.Body, n)
 		}
 	}

@@ -41,7 +41,7 @@ var arrows = []arrow{
 		"the gateway asks an index; the embedded one is the same host in process. At rest it gives memory back, by numa",
 	},
 	{"gateway/openai", []string{"internal/..."}, "bodies and answers: bytes in, values out"},
-	{"gateway/prompt", []string{"gateway/fleet", "gateway/openai", "internal/..."}, "prompts to tokens: it is handed the client that asks workers"},
+	{"gateway/prompt", []string{"gateway/fleet", "gateway/openai", "gateway/upstream", "internal/..."}, "prompts to tokens: it is handed the client that asks workers"},
 	{"gateway/admit", nil, "a door: it knows no request and no worker"},
 	{"gateway/health", []string{"gateway/fleet", "proto/...", "internal/..."}, "probes and rules, told of outcomes: it asks workers by itself"},
 	{
