@@ -39,16 +39,18 @@ func TestRetriesBeforeFirstByte(t *testing.T) {
 		kind  route.OutcomeKind
 		serve func(c net.Conn)
 	}{
-		"refused":      {route.ConnectFailed, nil},
-		"closed":       {route.Broken, func(net.Conn) {}},
-		"half head":    {route.Broken, func(c net.Conn) { io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Ty") }},
-		"no head":      {route.Broken, func(c net.Conn) { io.WriteString(c, "SSH-2.0-OpenSSH_9.2\r\n") }},
-		"huge head":    {route.Broken, func(c net.Conn) { io.WriteString(c, "HTTP/1.1 200 OK\r\nX: "+strings.Repeat("x", 1<<20)) }},
-		"cut body":     {route.Broken, func(c net.Conn) { io.WriteString(c, okAnswer[:len(okAnswer)-5]) }},
-		"bad chunk":    {route.Broken, func(c net.Conn) { io.WriteString(c, sseHead+"zz\r\nx\r\n") }},
-		"cut stream":   {route.Broken, func(c net.Conn) { io.WriteString(c, sseHead) }},
-		"half event":   {route.Broken, func(c net.Conn) { io.WriteString(c, sseHead); chunk(c, "data: {\"cho") }},
-		"two lengths":  {route.Broken, func(c net.Conn) { io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx") }},
+		"refused":    {route.ConnectFailed, nil},
+		"closed":     {route.Broken, func(net.Conn) {}},
+		"half head":  {route.Broken, func(c net.Conn) { io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Ty") }},
+		"no head":    {route.Broken, func(c net.Conn) { io.WriteString(c, "SSH-2.0-OpenSSH_9.2\r\n") }},
+		"huge head":  {route.Broken, func(c net.Conn) { io.WriteString(c, "HTTP/1.1 200 OK\r\nX: "+strings.Repeat("x", 1<<20)) }},
+		"cut body":   {route.Broken, func(c net.Conn) { io.WriteString(c, okAnswer[:len(okAnswer)-5]) }},
+		"bad chunk":  {route.Broken, func(c net.Conn) { io.WriteString(c, sseHead+"zz\r\nx\r\n") }},
+		"cut stream": {route.Broken, func(c net.Conn) { io.WriteString(c, sseHead) }},
+		"half event": {route.Broken, func(c net.Conn) { io.WriteString(c, sseHead); chunk(c, "data: {\"cho") }},
+		"two lengths": {route.Broken, func(c net.Conn) {
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx")
+		}},
 		"negative":     {route.Broken, func(c net.Conn) { io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\nxx") }},
 		"upgrade":      {route.Broken, func(c net.Conn) { io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\n\r\n") }},
 		"full":         {route.BackPressure, func(c net.Conn) { io.WriteString(c, "HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy") }},

@@ -353,3 +353,12 @@ func TestExposed(t *testing.T) {
 		t.Error("the log does not warn")
 	}
 }
+
+func read(t testing.TB, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
