@@ -63,7 +63,9 @@ type Options struct {
 	Wait bool
 
 	// Partial: a lookup over several parts leaves those out that fail, and names them
-	// in Answer.Missing. Without it their errors are the lookup's.
+	// in Answer.Missing. Without it their errors are the lookup's. A part that fails
+	// several in a row is left out unasked, while another one is not, for RetryDelay and
+	// up to RetryMax each time; then the client itself asks whether it answers again.
 	Partial bool
 	// HedgeAfter asks a second replica, too, where the first has not answered by then;
 	// the answer that comes first is taken and the other call cancelled. 0: never.

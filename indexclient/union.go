@@ -21,6 +21,7 @@ type union struct {
 	o     *Options
 	parts []*replicas
 	names []string  // of parts
+	rests []rest    // of parts, where partial answers are allowed
 	calls sync.Pool // *unionCall
 }
 
@@ -51,6 +52,12 @@ func newUnion(parts []*replicas, o *Options) *union {
 	for _, p := range parts {
 		u.names = append(u.names, p.name())
 	}
+	if o.Partial {
+		u.rests = make([]rest, len(parts))
+		for i := range u.rests {
+			u.rests[i].part, u.rests[i].o = parts[i], o
+		}
+	}
 	u.calls.New = func() any {
 		return &unionCall{answers: make([]lookup.Answer, len(parts)), errs: make([]error, len(parts)), seen: map[rankName]bool{}}
 	}
@@ -76,7 +83,16 @@ func (u *union) Lookup(ctx context.Context, q *lookup.Query, a *lookup.Answer) e
 		panic("BUG: indexclient: the pool holds something else than calls")
 	}
 	defer u.calls.Put(c)
-	u.each(func(i int, p *replicas) { c.errs[i] = p.Lookup(ctx, q, &c.answers[i]) })
+	resting := u.resting(c, q)
+	u.each(func(i int, p *replicas) {
+		if c.errs[i] != nil && !resting {
+			return
+		}
+		c.errs[i] = p.Lookup(ctx, q, &c.answers[i])
+		if u.rests != nil {
+			u.rests[i].ended(c.errs[i])
+		}
+	})
 	err := u.settle(c, a)
 	if err == nil {
 		err = u.merge(c, q.Limit, a)
@@ -86,6 +102,20 @@ func (u *union) Lookup(ctx context.Context, q *lookup.Query, a *lookup.Answer) e
 	}
 	clear(c.errs)
 	return err
+}
+
+// resting marks the parts that are left alone as failed, and reports whether all are:
+// they are asked then.
+func (u *union) resting(c *unionCall, q *lookup.Query) bool {
+	all := len(u.rests) > 0
+	for i := range u.rests {
+		if u.rests[i].resting(q) {
+			c.errs[i] = hostError(u.names[i], errResting)
+		} else {
+			all = false
+		}
+	}
+	return all
 }
 
 // settle decides what the parts' errors are to the whole, and notes which parts
@@ -167,6 +197,9 @@ func (u *union) Close() error {
 	var errs error
 	for _, p := range u.parts {
 		errs = errors.Join(errs, p.Close())
+	}
+	for i := range u.rests {
+		u.rests[i].close()
 	}
 	return errs
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"testing"
 	"time"
@@ -43,9 +44,7 @@ func watchLoads(t *testing.T, idx lookup.Index, f lookup.Filter) (<-chan map[loo
 			for _, l := range u.Loads {
 				table[l.LoadName] = l
 			}
-			for n, l := range table {
-				told[n] = l
-			}
+			maps.Copy(told, table)
 			select {
 			case tables <- told:
 				return nil
@@ -84,8 +83,8 @@ func TestLoads(t *testing.T) {
 			relayLoad(0, 1, &common.EngineLoad{RunningRequests: 3, TokenUsage: .5, AgeMs: 60_000, WaitingUncachedTokens: proto.Uint32(0)}))
 		<-more
 		send(relayLoad(1, 1, &common.EngineLoad{
-			RunningRequests: 1, WaitingRequests: 2, WaitingUncachedTokens: proto.Uint32(4), TokenUsage: .25, ActiveTokenUsage: proto.Float64(.125),
-			GenThroughput: 10, MaxRunningRequests: 64, EngineSilenceMs: proto.Uint32(7), EngineReportsSteps: proto.Bool(true), PrefillPendingTokens: proto.Uint32(9),
+			RunningRequests: 1, WaitingRequests: 2, WaitingUncachedTokens: proto.Uint32(4), TokenUsage: .25, ActiveTokenUsage: new(.125),
+			GenThroughput: 10, MaxRunningRequests: 64, EngineSilenceMs: proto.Uint32(7), EngineReportsSteps: new(true), PrefillPendingTokens: proto.Uint32(9),
 		}))
 		return nil
 	}})

@@ -48,8 +48,3 @@ func (n *names) find(model, instance string) *fleet.Worker {
 	defer n.mu.RUnlock()
 	return n.byName[nameKey{model, instance}]
 }
-
-// has reports whether w is known now.
-func (n *names) has(w *fleet.Worker) bool {
-	return len(w.Spec.Models) > 0 && n.find(w.Spec.Models[0], w.Spec.Instance) == w
-}

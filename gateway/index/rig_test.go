@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -276,9 +275,4 @@ func (h *host) follow(t *testing.T, s fleet.Spec) {
 // targets are the ways to h.
 func (h *host) targets() map[string]string {
 	return map[string]string{"shared memory": "unix:" + h.path, "gRPC": h.GRPCAddr().String()}
-}
-
-// hasAny reports whether one of lines has text.
-func hasAny(lines []string, text string) bool {
-	return strings.Contains(strings.Join(lines, "\n"), text)
 }

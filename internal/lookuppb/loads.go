@@ -74,7 +74,7 @@ func (e *LoadEncoder) Each(u *lookup.LoadUpdate, say func([]byte) error) error {
 func encodeLoad(number uint32, l *lookup.Load) *kindexv1.Load {
 	m := &kindexv1.Load{Holder: number, Status: l.Status, Memberships: l.Held}
 	if l.EventAge >= 0 {
-		m.EventAgeUs = proto.Uint64(uint64(l.EventAge.Microseconds()))
+		m.EventAgeUs = new(uint64(l.EventAge.Microseconds()))
 	}
 	if r := l.Record; r != nil {
 		m.Record = &kindexv1.LoadRecord{
@@ -92,14 +92,14 @@ func known(v int64) *uint64 {
 	if v < 0 {
 		return nil
 	}
-	return proto.Uint64(uint64(v))
+	return new(uint64(v))
 }
 
 func known32(v int64) *uint32 {
 	if v < 0 {
 		return nil
 	}
-	return proto.Uint32(uint32(min(v, 1<<32-1)))
+	return new(uint32(min(v, 1<<32-1)))
 }
 
 func knownShare(v float64) *float64 {

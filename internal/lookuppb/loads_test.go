@@ -95,7 +95,7 @@ func TestLoadsHostile(t *testing.T) {
 	u, err := new(LoadDecoder).Decode(&kindexv1.WatchLoadsResponse{
 		Holders: []*kindexv1.LoadHolder{{}}, Gone: []uint32{9},
 		Loads: []*kindexv1.Load{{EventAgeUs: proto.Uint64(math.MaxUint64), Record: &kindexv1.LoadRecord{
-			AgeUs: math.MaxUint64, TokenUsage: proto.Float64(math.NaN()), ActiveTokenUsage: proto.Float64(-1), PrefillPendingTokens: proto.Uint64(math.MaxUint64),
+			AgeUs: math.MaxUint64, TokenUsage: new(math.NaN()), ActiveTokenUsage: new(-1.0), PrefillPendingTokens: proto.Uint64(math.MaxUint64),
 		}}},
 	})
 	if err != nil || len(u.Loads) != 1 || len(u.Gone) != 0 {
