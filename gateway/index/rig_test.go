@@ -150,7 +150,7 @@ func prompts(seed uint64, n int) [][]uint32 {
 }
 
 // send has w's engine compute a prompt on a rank.
-func send(t *testing.T, w *engine.Worker, rank int, prompt []uint32) {
+func send(t testing.TB, w *engine.Worker, rank int, prompt []uint32) {
 	t.Helper()
 	out, err := w.Engine.Submit(engine.Request{Tokens: prompt, MaxTokens: 2, Rank: rank})
 	if err != nil {
