@@ -21,7 +21,7 @@ import (
 
 // Place names a holder for q and takes a lease on it. Another call for the same request
 // is another try: what is known of its prompt is not asked again, and nobody of
-// q.Exclude is named.
+// q.Exclude is named: where nobody else is ready that is an error, too.
 //
 // Errors: an *[openai.Error] for the client; ctx's where it ended.
 func (r *Router) Place(ctx context.Context, q *Request) (*Placement, error) {
@@ -150,9 +150,12 @@ func (r *Router) decide(pol policy.Policy, pool *fleet.Pool, q *Request, p *Plac
 	q.Marks.Decide = u.Now
 	err := pol.Decide(u, &p.Decision)
 	q.Marks.Decided = fleet.Now()
-	if err == nil {
+	switch {
+	case err == nil && !p.Decision.Tried:
 		p.Holder = p.Decision.Holder
 		return nil
+	case err == nil:
+		return refusal("no other worker of the model is ready")
 	}
 	if errors.Is(err, policy.ErrPinned) || errors.Is(err, policy.ErrRank) {
 		return &openai.Error{Status: 400, Type: openai.InvalidRequest, Code: "worker_not_found", Message: err.Error()}

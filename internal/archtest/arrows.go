@@ -58,6 +58,11 @@ var arrows = []arrow{
 		"joins what knows prompts, caches, load and health; it knows no connection",
 	},
 	{"gateway/fleet/enroll", []string{"gateway/fleet", "gateway/upstream", "proto/...", "internal/..."}, "asks engines what they are, over HTTP and gRPC"},
+	{
+		"gateway/rpc",
+		[]string{"gateway/fleet", "gateway/index", "gateway/openai", "gateway/overlay", "gateway/policy", "gateway/route", "proto/...", "internal/..."},
+		"the engines' own services before a router; its tests join a router of all its parts",
+	},
 	{"gateway/fleet", []string{"internal/..."}, "who the workers are: everything of a gateway reads it, it knows nobody"},
 	{"gateway/index", []string{"gateway/fleet", "indexclient", "indexsrv", "internal/..."}, "asks an index and knows no request; the embedded one is a host without servers"},
 	{
