@@ -266,8 +266,11 @@ func provisional(w *fleet.Worker, r *indexsrv.Registration) bool {
 	return w != nil && r.BlockSize != 0 && (w.Spec.BlockSize == 0 || implied(w.Spec))
 }
 
-// implied reports whether a worker's events are looked for where nobody said they are.
-func implied(s *fleet.Spec) bool { return s.Events.Endpoint == "" && s.Events.Relay == "" }
+// implied reports whether a worker's events are looked for at its own server, where
+// nobody but a guess says that they are.
+func implied(s *fleet.Spec) bool {
+	return s.Events.Endpoint == "" && (s.Events.Relay == "" || s.GRPC() && s.Events.Relay == addressOf(s.URL))
+}
 
 // look looks whether what was assumed of have is so, and waits where that is not known
 // yet.

@@ -84,11 +84,17 @@ func TestEmbeddedAssumptions(t *testing.T) {
 	}
 	r.exact("blocks of another size", f, ps, ws...)
 
-	silent := r.add(fleet.Spec{URL: "grpc://" + noEvents(t), Models: []string{"m"}, Ranks: 1, Instance: "silent"})
-	until(t, "it is left alone", func() (bool, string) {
-		s := r.index.Stream(silent)
-		return s.Status == "none" && s.Why != "", s.Why
-	})
+	for i, at := range []string{noEvents(t), noEvents(t)} {
+		s := fleet.Spec{URL: "grpc://" + at, Models: []string{"m"}, Ranks: 1, Instance: "silent" + at}
+		if i > 0 {
+			s.Events.Relay, s.BlockSize = at, 64 // as who looks at its server assumes
+		}
+		silent := r.add(s)
+		until(t, "it is left alone", func() (bool, string) {
+			s := r.index.Stream(silent)
+			return s.Status == "none" && s.Why != "", s.Why
+		})
+	}
 	until(t, "the index is ready", func() (bool, string) { return len(r.index.Unready()) == 0, "" })
 	r.exact("the others", f, ps, ws...)
 	none := r.add(fleet.Spec{URL: "http://127.0.0.1:9", Models: []string{"m"}, Ranks: 1, Instance: "none"})
