@@ -16,32 +16,31 @@ import (
 const (
 	restLook  = time.Second
 	restAfter = 5 * time.Second // without a request
+	restMost  = time.Minute     // between two times that memory is given back
 )
 
 // rest gives back what the start, or a time with much to do, has left resident, once
-// nothing has been asked for a while. While there are requests it does nothing.
+// nothing has been asked for a while, and again at growing intervals, for what was still
+// going on. While there are requests it does nothing.
 func (g *Gateway) rest(ctx context.Context) {
 	tick := time.NewTicker(restLook)
 	defer tick.Stop()
-	last, quiet := uint64(0), time.Duration(0)
-	rested := false
+	var last uint64
+	var quiet, next time.Duration // after the start there is nothing to wait for
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		n := g.front.stats.requests.Load()
-		if n != last || g.front.stats.active.Load() > 0 {
-			last, quiet, rested = n, 0, false
+		if n := g.front.stats.requests.Load(); n != last || g.front.stats.active.Load() > 0 {
+			last, quiet, next = n, 0, restAfter
 			continue
 		}
-		quiet += restLook
-		// After the start there is nothing to wait for.
-		if rested || quiet < restAfter && n > 0 {
+		if quiet += restLook; quiet < next {
 			continue
 		}
-		rested = true
+		next = quiet + min(max(quiet, 2*restLook), restMost)
 		debug.FreeOSMemory()
 		if err := numa.ForgetCode(); err != nil {
 			g.log.Debug("memory of the program's code is kept", "error", err)
