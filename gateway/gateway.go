@@ -29,6 +29,7 @@ import (
 	"kindex/gateway/policy"
 	"kindex/gateway/prompt"
 	"kindex/gateway/route"
+	"kindex/gateway/rpc"
 	"kindex/gateway/upstream"
 	"kindex/internal/logsink"
 	"kindex/internal/secure"
@@ -69,10 +70,11 @@ type Gateway struct {
 
 	sinks []namedSink // whose dropped lines are counted
 
-	data, admin port
-	ln, adminLn net.Listener
-	adminServer *fasthttp.Server // nil: none
-	draining    atomic.Bool
+	data, admin, grpc   port
+	ln, adminLn, grpcLn net.Listener
+	rpc                 *rpc.Server      // nil: none
+	adminServer         *fasthttp.Server // nil: none
+	draining            atomic.Bool
 
 	reloads reloads
 
@@ -144,6 +146,9 @@ func (g *Gateway) build() error {
 	if cfg.AdminListen != "" {
 		g.adminServer = g.newAdminServer()
 	}
+	if err := g.buildRPC(); err != nil {
+		return err
+	}
 	g.follow()
 	return nil
 }
@@ -207,6 +212,9 @@ func (g *Gateway) follow() {
 		g.watch.Remove(w)
 		g.loads.Left(w)
 		g.met.left(w)
+		if g.rpc != nil {
+			g.rpc.Left(w)
+		}
 		if g.index != nil {
 			g.index.Left(w)
 		}
@@ -263,17 +271,26 @@ func healthKind(k route.OutcomeKind) health.Kind {
 	panic(fmt.Sprintf("BUG: gateway: outcome %d", k))
 }
 
-// Place implements placer: the router, but for what is shed.
-func (g *Gateway) Place(ctx context.Context, q *route.Request) (*route.Placement, error) {
-	if pool := g.fleet.Pool(q.Call.Model); pool != nil {
-		if after, shed := g.watch.Shed(pool); shed {
+// shedding is a router, but for what is shed before it is asked.
+type shedding struct {
+	of     route.Fleet
+	watch  *health.Watch
+	router *route.Router
+}
+
+func (g *Gateway) sheds(of route.Fleet, r *route.Router) shedding { return shedding{of, g.watch, r} }
+
+// Place implements placer.
+func (s shedding) Place(ctx context.Context, q *route.Request) (*route.Placement, error) {
+	if pool := s.of.Pool(q.Call.Model); pool != nil {
+		if after, shed := s.watch.Shed(pool); shed {
 			return nil, &openai.Error{
 				Status: fasthttp.StatusServiceUnavailable, Type: openai.ServerError, Code: "worker_overload_protection_shed",
 				Message: "all workers of the model are overloaded", RetryAfter: after,
 			}
 		}
 	}
-	return g.router.Place(ctx, q)
+	return s.router.Place(ctx, q)
 }
 
 // enter admits a request, or says why not.

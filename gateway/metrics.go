@@ -26,7 +26,7 @@ import (
 
 // routes are the labels of requests, by path; those of a path that is not among them
 // share the last.
-var routes = []string{"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/generate", "/tokenize", "/detokenize", "other"}
+var routes = []string{"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/generate", "/tokenize", "/detokenize", "grpc/Generate", "grpc/Embed", "other"}
 
 // statuses are the codes with a counter of their own; others share the last.
 var statuses = []int{200, 400, 401, 403, 404, 408, 413, 415, 422, 429, 499, 500, 502, 503, 504}

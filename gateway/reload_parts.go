@@ -62,6 +62,9 @@ func (g *Gateway) apply(c *Config) {
 		g.log.Warn("thresholds", "error", err) // they were checked
 	}
 	g.front.retries.Store(int64(c.Retries))
+	if g.rpc != nil {
+		g.rpc.SetRetries(c.Retries)
+	}
 }
 
 // configured are the workers, as a configuration changes them.

@@ -27,6 +27,12 @@ func (g *Gateway) Listen() error {
 		}
 		g.gate.taken(&g.admin, g.adminLn.Addr())
 	}
+	if g.cfg.GRPCListen != "" {
+		if g.grpcLn, err = net.Listen("tcp", g.cfg.GRPCListen); err != nil {
+			return errors.Join(err, ln.Close())
+		}
+		g.gate.taken(&g.grpc, g.grpcLn.Addr())
+	}
 	return nil
 }
 
@@ -54,10 +60,13 @@ func (g *Gateway) Serve(ctx context.Context) error {
 	if g.beside != nil {
 		g.background.Go(func() { g.beside(running) })
 	}
-	ended := make(chan error, 2)
+	ended := make(chan error, 3)
 	go func() { ended <- g.front.serve(g.ln, g.gate.listener) }()
 	if g.adminServer != nil {
 		go func() { ended <- g.adminServer.Serve(g.gate.listener(g.adminLn)) }()
+	}
+	if g.rpc != nil {
+		go func() { ended <- g.rpc.Serve(g.grpcLn) }()
 	}
 	for i := range g.cfg.Workers {
 		_, err := g.prober.Register(g.cfg.Workers[i])
@@ -66,6 +75,9 @@ func (g *Gateway) Serve(ctx context.Context) error {
 	args := []any{"url", g.gate.scheme() + g.Addr().String(), "policy", g.cfg.Policy, "kv_index", g.cfg.KVIndex, "workers", len(g.cfg.Workers)}
 	if g.adminLn != nil {
 		args = append(args, "admin", g.gate.scheme()+g.adminLn.Addr().String())
+	}
+	if g.grpcLn != nil {
+		args = append(args, "grpc", g.grpcLn.Addr().String())
 	}
 	g.log.Info("serving", args...)
 	select {
@@ -90,7 +102,16 @@ func (g *Gateway) drain() {
 	g.log.Info("drain: no new connections, requests end", "timeout", cfg.DrainTimeout.String(), "in_flight", g.front.stats.active.Load())
 	ctx, cancel := context.WithTimeout(context.Background(), cfg.DrainTimeout)
 	defer cancel()
-	if err := g.front.shutdown(ctx); err != nil {
+	called := make(chan struct{})
+	go func() {
+		defer close(called)
+		if g.rpc != nil {
+			g.rpc.Stop(ctx)
+		}
+	}()
+	err := g.front.shutdown(ctx)
+	<-called
+	if err != nil {
 		g.log.Warn("drain: requests cut short", "error", err, "in_flight", g.front.stats.active.Load())
 	}
 	if g.adminServer != nil { // last: it is looked at while the rest ends
@@ -138,7 +159,7 @@ func (g *Gateway) close() {
 		defer cancel()
 		errs = append(errs, g.tracing.close(ctx))
 	}
-	for _, ln := range []net.Listener{g.ln, g.adminLn} {
+	for _, ln := range []net.Listener{g.ln, g.adminLn, g.grpcLn} {
 		if ln != nil {
 			_ = ln.Close() // closed by its server, or never served
 		}
