@@ -141,8 +141,8 @@ func TestBadInput(t *testing.T) {
 		"not UTF-8":         {sized("", "\xff\xfe"), 400, "invalid_json"},
 		"empty":             {sized("", ""), 400, "invalid_json"},
 		"array":             {sized("", `[1]`), 400, ""},
-		"model of a number": {sized("", `{"model":7,"prompt":"a"}`), 400, ""},
-		"unknown model":     {sized("", `{"model":"n","prompt":"a"}`), 404, "model_not_found"},
+		"model of a number": {sized("", `{"model":7,"idPrompt":"a"}`), 400, ""},
+		"unknown model":     {sized("", `{"model":"n","idPrompt":"a"}`), 404, "model_not_found"},
 		"unknown path":      {"POST /v1/nothing HTTP/1.1\r\n" + host + "Content-Length: 0\r\n\r\n", 404, "unknown_url"},
 		"path of \\xff":     {"GET /\xff\xfe HTTP/1.1\r\n" + host + "\r\n", 404, "unknown_url"},
 		"GET":               {"GET /v1/completions HTTP/1.1\r\n" + host + "\r\n", 405, "method_not_allowed"},
@@ -162,7 +162,7 @@ func TestBadInput(t *testing.T) {
 		"negative length":   {"POST /v1/completions HTTP/1.1\r\n" + host + "Content-Length: -1\r\n\r\n{}", 400, "malformed_request"},
 		"slow head":         {"POST /v1/completions HTTP/1.1\r\nHos", 408, "request_timeout"},
 		"slow body":         {"POST /v1/completions HTTP/1.1\r\n" + host + "Content-Length: 10\r\n\r\n{", 408, "request_timeout"},
-		"compressed":        {sized("Content-Encoding: gzip\r\n", prompt), 415, "unsupported_encoding"},
+		"compressed":        {sized("Content-Encoding: gzip\r\n", idPrompt), 415, "unsupported_encoding"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := tf.dial(t)
@@ -202,7 +202,7 @@ func TestUnusualInput(t *testing.T) {
 		c := tf.dial(t)
 		var all bytes.Buffer
 		for range 20 {
-			post(&all, prompt)
+			post(&all, idPrompt)
 			io.WriteString(&all, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
 		}
 		go c.Write(all.Bytes())
@@ -217,7 +217,7 @@ func TestUnusualInput(t *testing.T) {
 	t.Run("chunked", func(t *testing.T) {
 		c := tf.dial(t)
 		io.WriteString(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-		for _, piece := range []string{prompt[:3], prompt[3:]} {
+		for _, piece := range []string{idPrompt[:3], idPrompt[3:]} {
 			chunk(c, piece)
 		}
 		io.WriteString(c, "0\r\n\r\n")
@@ -226,12 +226,12 @@ func TestUnusualInput(t *testing.T) {
 	t.Run("continue", func(t *testing.T) {
 		c := tf.dial(t)
 		br := bufio.NewReader(c)
-		fmt.Fprintf(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", len(prompt))
+		fmt.Fprintf(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", len(idPrompt))
 		if line, err := br.ReadString('\n'); err != nil || !strings.Contains(line, "100") {
 			t.Fatalf("got %q %v", line, err)
 		}
 		br.ReadString('\n')
-		io.WriteString(c, prompt)
+		io.WriteString(c, idPrompt)
 		read(t, br, "POST", 200)
 	})
 	t.Run("HEAD", func(t *testing.T) {

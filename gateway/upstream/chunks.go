@@ -27,14 +27,20 @@ const (
 // readChunks reads the content of chunks into b: of the current one, and of those after
 // it as far as they have come. It waits only while it has nothing.
 func (r *Response) readChunks(b []byte) (int, error) {
+	if r.failed != nil {
+		return 0, r.failed
+	}
 	n := 0
 	for n < len(b) {
 		if r.left == 0 {
 			if err := r.nextChunk(n == 0); err != nil {
-				if n > 0 {
-					return n, nil // it comes again
+				if n == 0 {
+					return 0, err
 				}
-				return 0, err
+				if !errors.Is(err, errLater) {
+					r.failed = err // after what is good
+				}
+				return n, nil
 			}
 		}
 		if n > 0 && r.conn.br.Buffered() == 0 {

@@ -60,26 +60,38 @@ func (c *conn) abort() {
 // and d. Setting a deadline costs more than a small request's parsing, so one that
 // still reaches far enough stays.
 func (c *conn) within(now int64, d time.Duration) error {
-	return renew(&c.readBy, now, d, c.raw.SetReadDeadline)
+	if !due(&c.readBy, now, d) {
+		return nil
+	}
+	return c.raw.SetReadDeadline(deadline(d))
 }
 
 // writeWithin is the same for writes.
 func (c *conn) writeWithin(now int64, d time.Duration) error {
-	return renew(&c.writeBy, now, d, c.raw.SetWriteDeadline)
+	if !due(&c.writeBy, now, d) {
+		return nil
+	}
+	return c.raw.SetWriteDeadline(deadline(d))
 }
 
-func renew(by *int64, now int64, d time.Duration, set func(time.Time) error) error {
+// due reports whether a deadline is to be set anew, and notes which.
+func due(by *int64, now int64, d time.Duration) bool {
 	if d <= 0 {
-		if *by == 0 {
-			return nil
-		}
+		was := *by
 		*by = 0
-		return set(time.Time{})
+		return was != 0
 	}
 	at := now + int64(d)
 	if *by <= at && *by >= at-int64(d)/4 && *by != 0 {
-		return nil
+		return false
 	}
 	*by = at
-	return set(time.Now().Add(d))
+	return true
+}
+
+func deadline(d time.Duration) time.Time {
+	if d <= 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(d)
 }

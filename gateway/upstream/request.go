@@ -43,6 +43,7 @@ type Response struct {
 	left     int64 // of the body or, chunked, of the chunk
 	inside   bool  // a chunk has been begun: its CRLF is to come
 	last     bool  // the chunk of no bytes has been read
+	failed   error // of chunks, after what was handed out
 	whole    bool  // the body has been read to its end
 	keep     bool  // and the connection may be used again
 	begun    bool  // a byte of the body has been read
