@@ -35,7 +35,7 @@ tokenizer: need
 	@command -v cargo >/dev/null || { echo "make tokenizer: needs cargo 1.80 or newer: https://rustup.rs" >&2; exit 1; }
 	cargo build --release --locked --manifest-path tools/tokenizer-rs/Cargo.toml
 	@mkdir -p bin
-	go build -tags tokenizer -o bin/ ./cmd/gateway
+	go build -tags grpcnotrace,tokenizer -o bin/ ./cmd/gateway
 
 run: build
 	@exec bin/harness run $(ARGS)

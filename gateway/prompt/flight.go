@@ -38,9 +38,11 @@ func (r *Resolver) fly(q *question, c *openai.Call, turns []openai.Turn) *flight
 		r.n.shared.Add(1)
 		return f
 	}
-	if len(r.flights) >= r.o.Waiting || r.closed {
+	size := int64(len(c.Text) + len(c.Messages))
+	if len(r.flights) >= r.o.Waiting || r.closed || r.under > 0 && r.under+size > maxUnder {
 		return nil
 	}
+	r.under += size
 	f := &flight{done: make(chan struct{})}
 	own := *q
 	own.keys = slices.Clone(q.keys)
@@ -53,9 +55,15 @@ func (r *Resolver) fly(q *question, c *openai.Call, turns []openai.Turn) *flight
 		ctx, cancel := context.WithTimeout(r.base, 2*r.o.Timeout)
 		defer cancel()
 		r.run(ctx, &own, f)
+		r.mu.Lock()
+		r.under -= size
+		r.mu.Unlock()
 	})
 	return f
 }
+
+// maxUnder bounds the bytes of prompts whose questions are under way.
+const maxUnder = 64 << 20
 
 // land hands a flight's answer to those who wait.
 func (r *Resolver) land(q *question, f *flight, tokens []uint32, from Source, err error) {

@@ -29,6 +29,7 @@ type Resolver struct {
 
 	mu      sync.Mutex
 	flights map[key]*flight // questions under way, guarded by mu
+	under   int64           // bytes of their prompts, guarded by mu
 	closed  bool            // guarded by mu
 
 	askers sync.Map // *fleet.Worker to *asker
@@ -113,6 +114,8 @@ func (r *Resolver) Resolve(ctx context.Context, pool *fleet.Pool, c *openai.Call
 		r.found(p, c.Tokens, Given)
 	case c.Form == openai.Text && c.Multimodal:
 		r.none(p, Items)
+	case c.Form == openai.Messages && c.Kind != openai.Chat:
+		r.none(p, openai.Odd) // a template's other defaults
 	case c.Form == openai.Text && len(c.Text) == 0, c.Form == openai.Messages && len(c.Turns()) == 0:
 		r.none(p, NoPrompt)
 	case c.Form == openai.Text && len(c.Text)+2 < pool.BlockSize:

@@ -57,6 +57,7 @@ func TestResolveForms(t *testing.T) {
 		{openai.Completion, `{"model":"m","prompt":"` + long + `","truncate_prompt_tokens":3}`, openai.Truncated, "", ""},
 		{openai.Completion, `{"model":"m","prompt_embeds":["x"]}`, openai.Embedded, "", ""},
 		{openai.Embedding, `{"model":"m","input":"` + long + `"}`, "cached <s>" + long, "", ""},
+		{openai.Embedding, `{"model":"m","messages":[{"role":"user","content":"hi"}]}`, openai.Odd, "", ""},
 		{openai.Generate, `{"text":"` + long + `","lora_path":"l"}`, "asked <s>" + long, "l", ""},
 		{openai.Generate, `{"input_ids":[104,105],"image_data":"x"}`, Items, "", ""},
 		{openai.Generate, `{"text":"` + long + `","image_data":"x"}`, Items, "", ""},
