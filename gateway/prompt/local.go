@@ -89,10 +89,13 @@ func (r *Resolver) refute(s *poolState, model, why string) {
 
 var errDiffers = errors.New("it differs")
 
-// proof compares the tokens of each awkward text.
+// ownTexts is how many texts of a tokenizer's own vocabulary are compared.
+const ownTexts = 24
+
+// proof compares the tokens of each awkward text, and of some of its own vocabulary.
 func (r *Resolver) proof(ctx context.Context, pool *fleet.Pool, model []byte) error {
 	q := &question{pool: pool, model: model}
-	for _, text := range awkward {
+	for _, text := range append(slices.Clone(awkward), r.o.Local.Texts(ownTexts)...) {
 		for _, special := range []bool{true, false} {
 			want, err := r.ask(ctx, pool, false, q.textBody([]byte(text), fmt.Appendf(nil, `"add_special_tokens":%t,`, special)))
 			if err != nil {
@@ -119,6 +122,37 @@ func (r *Resolver) encode(p *Prompt, q *question) {
 		return
 	}
 	r.found(p, own.tokens, Local)
+	if q.state.locals.Add(1)%auditEach == 0 {
+		r.audit(q, own.tokens)
+	}
+}
+
+// auditEach is how many prompts the tokenizer in this process has for each that an
+// engine is asked for as well.
+const auditEach = 64
+
+// audit has an engine asked for a prompt that was found in this process, in the
+// background.
+func (r *Resolver) audit(q *question, tokens []uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	size := int64(len(q.text))
+	if r.closed || r.under > 0 && r.under+size > maxUnder {
+		return
+	}
+	r.under += size
+	r.flying.Go(func() {
+		ctx, cancel := context.WithTimeout(r.base, r.o.Timeout)
+		defer cancel()
+		want, err := r.ask(ctx, q.pool, false, q.textBody(q.text, q.options))
+		if err == nil && !slices.Equal(want, tokens) {
+			r.cache.drop(q.key)
+			r.refute(q.state, q.pool.Model, "an engine has other tokens for a prompt")
+		}
+		r.mu.Lock()
+		r.under -= size
+		r.mu.Unlock()
+	})
 }
 
 // awkward are texts in which tokenizers differ: white space, runs, numbers, contractions,

@@ -5,6 +5,7 @@ package prompt
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -32,6 +33,8 @@ func (l inProcess) Encode(dst []uint32, text []byte, special bool) ([]uint32, er
 	}
 	return append(dst, l.encode(string(text))...), nil
 }
+
+func (l inProcess) Texts(int) []string { return []string{"a text of its own"} }
 
 // provedOn runs local beside an engine with the tokenizer b, and holds what comes of it:
 // it answers where the engine has its tokenizer, and only there.
@@ -72,7 +75,7 @@ func TestLocal(t *testing.T) {
 	all := tokenizers()
 	provedOn(t, inProcess{bpe: all["across"]}, all["across"], all["across"])
 	provedOn(t, inProcess{bpe: all["across"]}, all["across"], all["words"])
-	for _, text := range awkward {
+	for _, text := range append([]string{"a text of its own"}, awkward...) {
 		f := &fake{encode: all["words"].encode, template: chatML}
 		r := New(Options{Client: f, Budget: time.Minute, Local: inProcess{all["words"], text}})
 		r.Prove(poolOf(t, 1, 16))
@@ -81,6 +84,31 @@ func TestLocal(t *testing.T) {
 			t.Errorf("%q: another answer does not show", text)
 		}
 		r.Close()
+	}
+}
+
+// TestLocalAudit: an engine is asked beside it now and then, and the first difference
+// ends it.
+func TestLocalAudit(t *testing.T) {
+	b := tokenizers()["words"]
+	f := &fake{encode: b.encode, template: chatML}
+	r := New(Options{Client: f, Budget: time.Minute, Local: inProcess{bpe: b}})
+	defer r.Close()
+	pool := poolOf(t, 1, 16)
+	r.Prove(pool)
+	r.idle()
+	f.encode = bytewise
+	for i := range 3 * auditEach {
+		var p Prompt
+		r.Resolve(t.Context(), pool, parsed(t, openai.Completion, fmt.Sprintf(`{"model":"m","prompt":"the cat sat on a mat and then, number %d"}`, i)), &p)
+		r.idle()
+		want := Local
+		if i >= auditEach {
+			want = Asked
+		}
+		if p.Source != want {
+			t.Fatalf("%d: from %v (%s), want %v", i, p.Source, p.Why, want)
+		}
 	}
 }
 

@@ -131,6 +131,19 @@ func TestNativeTokenizerProved(t *testing.T) {
 	defer n.Close()
 	provedOn(t, n, b, b)
 	provedOn(t, n, b, tokenizers()["words"])
+	// One that lacks a single rare token.
+	less := &bpe{ranks: map[[2]uint32]uint32{}}
+	last := uint32(0)
+	for pair, id := range b.ranks {
+		less.ranks[pair] = id
+		last = max(last, id)
+	}
+	for pair, id := range less.ranks {
+		if id == last {
+			delete(less.ranks, pair)
+		}
+	}
+	provedOn(t, n, b, less)
 }
 
 // TestNativeTokenizerRefuses: what is no tokenizer.json is one clear line.

@@ -82,6 +82,9 @@ type Tokenizer interface {
 	// Encode appends the tokens of text, which is UTF-8; with those that every prompt
 	// begins or ends with where special is set.
 	Encode(dst []uint32, text []byte, special bool) ([]uint32, error)
+	// Texts returns about n texts, each of many tokens from all over its vocabulary: one
+	// with another vocabulary has other tokens for them.
+	Texts(n int) []string
 }
 
 // Options are a resolver's.

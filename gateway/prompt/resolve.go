@@ -81,6 +81,7 @@ type poolState struct {
 	doubts  atomic.Int32  // answers in a row whose prompt had another number of tokens
 	muted   atomic.Int64  // until then nobody is asked
 	local   atomic.Int32  // how the tokenizer in this process stands
+	locals  atomic.Uint64 // prompts that it had
 	proving atomic.Int64  // until then it is not tried again
 }
 

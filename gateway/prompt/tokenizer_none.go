@@ -21,5 +21,8 @@ func (*NativeTokenizer) Encode(dst []uint32, _ []byte, _ bool) ([]uint32, error)
 	return dst, errors.New("there is none")
 }
 
+// Texts returns none.
+func (*NativeTokenizer) Texts(int) []string { return nil }
+
 // Close does nothing.
 func (*NativeTokenizer) Close() {}

@@ -14,6 +14,8 @@ package prompt
 
 extern void *kindex_tokenizer_open(const uint8_t *json, size_t len, uint8_t *why, size_t why_size, size_t *told);
 extern int64_t kindex_tokenizer_encode(const void *t, const uint8_t *text, size_t len, bool special, uint32_t *out, size_t room);
+extern size_t kindex_tokenizer_size(const void *t);
+extern int64_t kindex_tokenizer_decode(const void *t, const uint32_t *ids, size_t n, uint8_t *out, size_t room);
 extern void kindex_tokenizer_close(void *t);
 */
 import "C"
@@ -21,6 +23,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,6 +86,26 @@ func (n *NativeTokenizer) Encode(dst []uint32, text []byte, special bool) ([]uin
 		}
 		dst = slices.Grow(dst, int(got))
 	}
+}
+
+// Texts returns n texts of tokens from all over the vocabulary.
+func (n *NativeTokenizer) Texts(count int) []string {
+	const each = 48
+	size := int(C.kindex_tokenizer_size(n.t))
+	var out []string
+	var room [each * 256]byte
+	rng := rand.New(rand.NewPCG(uint64(size), 0))
+	for range count {
+		var ids [each]uint32
+		for i := range ids {
+			ids[i] = uint32(rng.IntN(max(size, 1)))
+		}
+		got := C.kindex_tokenizer_decode(n.t, (*C.uint32_t)(&ids[0]), each, (*C.uint8_t)(&room[0]), C.size_t(len(room)))
+		if got > 0 && int(got) <= len(room) {
+			out = append(out, string(room[:got]))
+		}
+	}
+	return out
 }
 
 // Close frees the tokenizer: nobody may use it any more.

@@ -89,3 +89,31 @@ pub unsafe extern "C" fn kindex_tokenizer_close(t: *mut Tokenizer) {
         drop(Box::from_raw(t));
     }
 }
+
+/// Returns how many tokens there are, special ones too.
+///
+/// # Safety
+/// `t` must come from `kindex_tokenizer_open`.
+#[no_mangle]
+pub unsafe extern "C" fn kindex_tokenizer_size(t: *const Tokenizer) -> usize {
+    (*t).get_vocab_size(true)
+}
+
+/// Writes the text of tokens into `out`, which has room for `room` bytes, and returns how
+/// many it has: where that is more than `room`, nothing was written. Below 0: it failed.
+///
+/// # Safety
+/// As for `kindex_tokenizer_encode`.
+#[no_mangle]
+pub unsafe extern "C" fn kindex_tokenizer_decode(t: *const Tokenizer, ids: *const u32, n: usize, out: *mut u8, room: usize) -> i64 {
+    let ids: &[u32] = if n == 0 { &[] } else { std::slice::from_raw_parts(ids, n) };
+    let t = &*t;
+    let made = catch_unwind(AssertUnwindSafe(|| t.decode(ids, false)));
+    let Ok(Ok(text)) = made else {
+        return FAILED;
+    };
+    if text.len() <= room {
+        tell(&text, out, room);
+    }
+    text.len() as i64
+}
