@@ -32,7 +32,7 @@ type Trial struct {
 
 	Total  *trial.Latency `json:"decision_ns"` // lookup included
 	Lookup *trial.Latency `json:"lookup_ns"`   // and its names made holders
-	Choice *trial.Latency `json:"choice_ns"`   // the policy alone
+	Choice *trial.Latency `json:"choice_ns"`   // the policy, and what its choice has where that was not answered
 	CPU    float64        `json:"cpu_ns"`      // of a decision, lookup included
 
 	Branches map[string]int `json:"branches"`
@@ -54,6 +54,7 @@ type bench struct {
 	at     int
 
 	matches             []policy.Match
+	alone               lookup.Answer
 	total, look, choice []uint32
 }
 
@@ -303,7 +304,13 @@ func (b *bench) decide(ctx context.Context, a *arm, q *question, answer *lookup.
 		Pool: b.pool, Prompt: q.prompt, BlockSize: blockTokens, Blocks: len(q.query.Hashes), Matches: b.matches,
 		Key: uint64(q.prompt), Rank: -1, Now: between,
 	}
+	question.More = b.o.Limit > 0 && len(matches) >= b.o.Limit
 	err := b.policy.Decide(&question, s.d)
+	if err == nil && s.d.Guess && a.index != nil { // as the router does
+		one := q.query
+		one.Limit, one.Only = 0, []string{s.d.Holder.Worker.Spec.Instance}
+		s.failed = s.failed || a.index.Lookup(ctx, &one, &b.alone) != nil
+	}
 	end := fleet.Now()
 	s.cpu = numa.ThreadCPU() - cpu
 	gave2, taken2 := numa.ThreadSwitches()
