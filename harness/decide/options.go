@@ -42,7 +42,7 @@ type Options struct {
 // DefaultOptions are the published ones, with few rounds.
 func DefaultOptions() Options {
 	return Options{
-		Workers: 128, Rate: 10_000, Trial: 2 * time.Second, Rounds: 3, Rows: 6_000, Questions: 4_096, InFlight: 4,
+		Workers: 128, Rate: 10_000, Trial: 2 * time.Second, Rounds: 3, Rows: 2_000, Questions: 4_096, InFlight: 4,
 		Limit: 32, Policy: policy.CacheAware, Arms: slices.Clone(Arms), Seed: 1,
 	}
 }
