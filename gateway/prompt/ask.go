@@ -18,6 +18,8 @@ import (
 const (
 	// maxAnswer bounds an engine's answer, bytes: seven a token.
 	maxAnswer = 64 << 20
+	// looked is among how many workers the best one is looked for.
+	looked = 64
 	// tries is how many workers are asked one question.
 	tries = 2
 
@@ -67,12 +69,12 @@ var (
 )
 
 // pick returns the worker of pool that is best asked: ready, not vetoed for its health,
-// and with the least to do. not is one that has failed already.
+// and with the least to do, of a number of them that a large pool draws. not is one that has failed already.
 func (r *Resolver) pick(pool *fleet.Pool, chat bool, not *fleet.Worker) (*fleet.Worker, *asker, error) {
 	var best *fleet.Worker
 	var of *asker
 	var least int64
-	able := false
+	able, seen := false, 0
 	now := fleet.Now()
 	start := 0
 	if n := len(pool.Workers); n > 1 {
@@ -90,6 +92,9 @@ func (r *Resolver) pick(pool *fleet.Pool, chat bool, not *fleet.Worker) (*fleet.
 		able = true
 		if a.paused.Load() > now {
 			continue
+		}
+		if seen++; seen > looked {
+			break
 		}
 		// A question costs the server's front, not the engine: its own questions weigh
 		// more than requests under way. Who is in bad health is asked when nobody else is

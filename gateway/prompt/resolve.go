@@ -218,7 +218,7 @@ func (r *Resolver) wait(ctx context.Context, f *flight, p *Prompt) {
 // that had another number of tokens is forgotten, and what leads to several such in a
 // row is left for a while.
 func (r *Resolver) Confirm(c *openai.Call, p *Prompt, u openai.Usage) {
-	if !u.Known || c.Prompts != 1 || p.Partial || p.Source == None || p.Source == Given || p.pool == nil {
+	if !u.Known || c.Prompts != 1 || c.N != 1 || p.Partial || p.Source == None || p.Source == Given || p.pool == nil {
 		return
 	}
 	if u.Prompt == int64(len(p.Tokens)) {

@@ -320,6 +320,9 @@ func TestConfirm(t *testing.T) {
 		}
 		r.Confirm(c, &p, openai.Usage{Known: true, Prompt: int64(len(p.Tokens) + 1)})
 	}
+	// Of several answers' usage nothing follows.
+	several := parsed(t, openai.Completion, `{"model":"m","prompt":[1],"n":2}`)
+	r.Confirm(several, &Prompt{Source: Asked, pool: r.state(pool, false)}, openai.Usage{Known: true, Prompt: 9})
 	if p.Why != Disagrees || r.Stats().Mismatches != 3 || r.Stats().Entries != 0 || strings.Count(log.String(), "\n") != 1 {
 		t.Errorf("%s, %+v, log %q", p.Why, r.Stats(), log.String())
 	}
