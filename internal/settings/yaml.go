@@ -101,8 +101,8 @@ func yamlError(path string, err error) error {
 	return fmt.Errorf("%s: %s", path, firstLine(err.Error()))
 }
 
-// plainScalar is what means itself in YAML without quotes.
-var plainScalar = regexp.MustCompile(`^[A-Za-z0-9/][A-Za-z0-9/._:+%-]*$`)
+// plainScalar is what means itself in YAML without quotes; microseconds are written with a µ.
+var plainScalar = regexp.MustCompile(`^[A-Za-z0-9/][A-Za-z0-9µ/._:+%-]*$`)
 
 // yamlScalar writes s so that it is read back as it is.
 func yamlScalar(s string) string {
