@@ -61,6 +61,7 @@ type Gateway struct {
 	prompts  *prompt.Resolver
 	watch    *health.Watch
 	admit    *admit.Gate
+	spoken   *route.Only // who is spoken to over HTTP
 	router   *route.Router
 	tracing  *tracing // nil: off
 	access   *accessLog
@@ -188,7 +189,8 @@ func (g *Gateway) buildRouter() error {
 	oo := overlay.DefaultOptions()
 	oo.PredictLife = cfg.PredictLife
 	g.overlay = overlay.New(oo)
-	ro := route.Options{Fleet: g.fleet, Prompts: g.prompts, Overlay: g.overlay, Policy: g.policy, Told: g.told, Log: g.log}
+	g.spoken = route.NewOnly(g.fleet, func(w *fleet.Worker) bool { return !w.Spec.GRPC() })
+	ro := route.Options{Fleet: g.spoken, Prompts: g.prompts, Overlay: g.overlay, Policy: g.policy, Told: g.told, Log: g.log}
 	if g.index != nil {
 		ro.Index = g.index
 	}
@@ -219,6 +221,7 @@ func (g *Gateway) follow() {
 			g.index.Left(w)
 		}
 		g.prompts.Left(w)
+		g.overlay.Left(w)
 		g.upstream.Forget(w)
 		g.log.Info("worker left", "worker", w.ID, "url", w.Spec.URL)
 	})

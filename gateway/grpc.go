@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"kindex/gateway/fleet"
 	"kindex/gateway/policy"
 	"kindex/gateway/route"
 	"kindex/gateway/rpc"
@@ -61,7 +60,9 @@ func (g *Gateway) buildRPC() error {
 
 // rpcRouter makes the router of one kind of engine.
 func (g *Gateway) rpcRouter(of route.Fleet, prompts route.Prompts) (rpc.Placer, error) {
-	p, err := policy.New(g.cfg.Policy, policy.DefaultOptions())
+	po := policy.DefaultOptions()
+	po.Levels = g.levels
+	p, err := policy.New(g.cfg.Policy, po)
 	if err != nil {
 		return nil, err
 	}
@@ -98,13 +99,10 @@ func (g *Gateway) admitRPC(ctx context.Context, method string) error {
 
 // answeredRPC hears of each call at its end.
 func (g *Gateway) answeredRPC(t *rpc.Told) {
-	now := fleet.Now()
 	a := answered{
-		Path: "grpc/" + path.Base(t.Method), Model: t.Model, Worker: t.Worker, Tries: t.Tries, Outcome: t.Outcome,
-		Start: now - int64(t.Took), End: now, Stream: true, Status: fasthttp.StatusOK,
-	}
-	if t.First > 0 {
-		a.FirstByte = a.Start + int64(t.First)
+		ID: t.ID, Path: "grpc/" + path.Base(t.Method), Model: t.Model, Worker: t.Worker, Rank: t.Rank, Stream: t.Stream,
+		Status: fasthttp.StatusOK, Outcome: t.Outcome, Tries: t.Tries, Usage: t.Usage, Marks: t.Marks,
+		Start: t.Start, Placed: t.Placed, FirstByte: t.First, FirstToken: t.First, End: t.End,
 	}
 	if t.Err != nil {
 		code := status.Code(t.Err)

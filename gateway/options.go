@@ -30,7 +30,7 @@ func (c *RouteConfig) admitOptions() admit.Options {
 func (g *Gateway) frontOptions() frontOptions {
 	c := g.cfg
 	o := frontOptions{
-		Upstream: g.upstream, Router: g.sheds(g.fleet, g.router), Models: g.workers.ServedModels, Enter: g.enter, Ready: g.unready,
+		Upstream: g.upstream, Router: g.sheds(g.spoken, g.router), Models: g.workers.ServedModels, Enter: g.enter, Ready: g.unready,
 		OwnsAuthorization: g.gate.ownsAuthorization(), Tracing: g.tracing, Answered: g.answered, Mounts: g.mounts(&g.data),
 		Retries: c.Retries, FirstByte: c.AnswerTimeout, Stall: c.AnswerTimeout,
 		WriteStall: c.WriteStallTimeout, ReadTimeout: c.ReadTimeout, IdleTimeout: c.IdleTimeout,

@@ -135,6 +135,11 @@ func (g *Gateway) close() {
 	}
 	g.background.Wait()
 	var errs []error
+	if g.rpc != nil {
+		at, cancel := context.WithCancel(context.Background())
+		cancel()
+		g.rpc.Stop(at) // drained before, or there was no time for that
+	}
 	if g.prober != nil {
 		g.prober.Close()
 	}

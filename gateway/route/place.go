@@ -106,6 +106,12 @@ func (r *Router) pool(q *Request) (*fleet.Pool, error) {
 		}
 	}
 	r.stats.unknownModel.Add(1)
+	if o, ok := r.o.Fleet.(*Only); ok && o.Whole(model) != nil {
+		return nil, &openai.Error{
+			Status: 404, Type: openai.InvalidRequest, Code: "model_not_found", Param: "model",
+			Message: "The model `" + model + "` is served, but no worker of it is spoken to by what this request came by.",
+		}
+	}
 	return nil, &openai.Error{
 		Status: 404, Type: openai.InvalidRequest, Code: "model_not_found", Param: "model",
 		Message: "The model `" + strings.ToValidUTF8(model[:min(len(model), 256)], "\uFFFD") + "` does not exist.",

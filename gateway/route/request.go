@@ -58,19 +58,19 @@ func NewRequest() *Request {
 	return r
 }
 
-// Reset empties r for another request.
-func (r *Request) Reset() {
-	clear(r.Exclude)
-	clear(r.matches)
-	*r = Request{
-		Rank: -1, Exclude: r.Exclude[:0], Prompt: Prompt{Tokens: r.Prompt.Tokens[:0]},
-		hashes: r.hashes[:0], view: r.view, answer: r.answer, matches: r.matches[:0],
+// Reset empties q for another request.
+func (q *Request) Reset() {
+	clear(q.Exclude)
+	clear(q.matches)
+	*q = Request{
+		Rank: -1, Exclude: q.Exclude[:0], Prompt: Prompt{Tokens: q.Prompt.Tokens[:0]},
+		hashes: q.hashes[:0], view: q.view, answer: q.answer, matches: q.matches[:0],
 	}
-	r.answer.Reset()
+	q.answer.Reset()
 }
 
-// Failed notes that w was tried for r and is not to be asked again.
-func (r *Request) Failed(w *fleet.Worker) { r.Exclude = append(r.Exclude, w) }
+// Failed notes that w was tried for q and is not to be asked again.
+func (q *Request) Failed(w *fleet.Worker) { q.Exclude = append(q.Exclude, w) }
 
 // Prompt is what is known of a call's tokens.
 type Prompt = prompt.Prompt

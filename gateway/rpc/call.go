@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -47,7 +46,6 @@ type call struct {
 	asked asked
 	oc    openai.Call
 	req   *route.Request
-	began int64
 	told  Told
 
 	mu     sync.Mutex
@@ -69,13 +67,12 @@ func (f *front) serve(down grpc.ServerStream, method string, in *request) error 
 	c := pooled.Get().(*call) //nolint:errcheck // nothing else is in there
 	defer c.recycle()
 	c.f, c.down, c.ctx, c.method, c.in, c.embed = f, down, down.Context(), "/"+f.service+"/"+method, in, method == "Embed"
-	c.began = fleet.Now()
-	c.told = Told{Method: method, Outcome: route.ClientError}
+	c.told = Told{Method: c.method, Outcome: route.ClientError, Start: fleet.Now()}
 	err := asStatus(c.run())
 	if c.told.Tries == 0 && c.ctx.Err() != nil {
 		c.told.Outcome = route.ClientGone
 	}
-	c.told.Err, c.told.Took = err, time.Duration(fleet.Now()-c.began)
+	c.told.Err, c.told.Marks, c.told.End = err, c.req.Marks, fleet.Now()
 	if f.s.o.Answered != nil {
 		f.s.o.Answered(&c.told)
 	}
@@ -126,7 +123,10 @@ func (c *call) run() error {
 			}
 			return err
 		}
-		c.told.Worker, c.told.Tries = p.Holder.Worker.ID, try
+		c.told.Worker, c.told.Rank, c.told.Tries = p.Holder.Worker.ID, p.Holder.Rank, try
+		if try == 1 {
+			c.told.Placed = fleet.Now()
+		}
 		again, err := c.try(p)
 		if err == nil || !again || try > int(s.retries.Load()) || c.ctx.Err() != nil {
 			return err
@@ -159,7 +159,7 @@ func (c *call) read() error {
 		}
 		q.Rank = int(rank)
 	}
-	c.told.Model = c.oc.Model
+	c.told.ID, c.told.Model, c.told.Stream = a.id, c.oc.Model, a.stream
 	return nil
 }
 

@@ -5,8 +5,6 @@
 package rpc
 
 import (
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"kindex/gateway/fleet"
 	"kindex/proto/peer/sglang"
 	"kindex/proto/peer/vllm"
@@ -27,36 +25,36 @@ type kind struct {
 
 	answer answer // a GenerateResponse
 	// Of an EmbedResponse.
-	embedPrompt protowire.Number
+	embedPrompt int32
 
-	abortIDs protowire.Number // of an AbortRequest
+	abortIDs int32 // of an AbortRequest
 }
 
 // request are the numbers of a request's fields.
 type request struct {
-	id, tokenized, stream, lora, rank protowire.Number
-	params, n                         protowire.Number    // n of params
-	ids                               protowire.Number    // of tokenized
-	items                             [3]protowire.Number // more than text: tokens alone do not say what is cached
-	zeroFree                          bool                // a rank of 0 is none
+	id, tokenized, stream, lora, rank int32
+	params, n                         int32    // n of params
+	ids                               int32    // of tokenized
+	items                             [3]int32 // more than text: tokens alone do not say what is cached
+	zeroFree                          bool     // a rank of 0 is none
 }
 
 // answer are the numbers of an answer's fields.
 type answer struct {
-	chunk, complete           protowire.Number
+	chunk, complete           int32
 	chunkTokens               tokens
 	completeTokens            tokens
-	chunkIDs, completeIDs     protowire.Number
-	chunkIndex, completeIndex protowire.Number
+	chunkIDs, completeIDs     int32
+	chunkIndex, completeIndex int32
 }
 
 // tokens are the numbers of a part's counts.
-type tokens struct{ prompt, completion, cached protowire.Number }
+type tokens struct{ prompt, completion, cached int32 }
 
 var kinds = [...]*kind{
 	{
 		engine: fleet.VLLM, service: vllm.VllmEngine_ServiceDesc.ServiceName, file: "peer/vllm/vllm.proto",
-		generate: request{id: 1, tokenized: 2, params: 4, stream: 5, items: [3]protowire.Number{7, 10, 11}, rank: 9, n: 15, ids: 2},
+		generate: request{id: 1, tokenized: 2, params: 4, stream: 5, items: [3]int32{7, 10, 11}, rank: 9, n: 15, ids: 2},
 		embed:    request{id: 1, tokenized: 2, ids: 2},
 		answer: answer{
 			chunk: 1, complete: 2, chunkTokens: tokens{2, 3, 4}, completeTokens: tokens{3, 4, 5},
@@ -66,8 +64,8 @@ var kinds = [...]*kind{
 	},
 	{
 		engine: fleet.SGLang, service: sglang.SglangScheduler_ServiceDesc.ServiceName, file: "peer/sglang/sglang.proto",
-		generate: request{id: 1, tokenized: 2, items: [3]protowire.Number{3, 14}, params: 4, lora: 15, rank: 16, stream: 17, n: 17, ids: 2},
-		embed:    request{id: 1, tokenized: 2, items: [3]protowire.Number{4}, rank: 8, ids: 2, zeroFree: true},
+		generate: request{id: 1, tokenized: 2, items: [3]int32{3, 14}, params: 4, lora: 15, rank: 16, stream: 17, n: 17, ids: 2},
+		embed:    request{id: 1, tokenized: 2, items: [3]int32{4}, rank: 8, ids: 2, zeroFree: true},
 		answer: answer{
 			chunk: 2, complete: 3, chunkTokens: tokens{2, 3, 4}, completeTokens: tokens{3, 4, 5},
 			chunkIDs: 1, completeIDs: 1, chunkIndex: 8, completeIndex: 11,

@@ -188,7 +188,7 @@ func post(t testing.TB, url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer a.Body.Close() //nolint:errcheck // read whole
+	defer a.Body.Close()
 	if body, _ := io.ReadAll(a.Body); a.StatusCode != http.StatusOK {
 		t.Fatalf("%s: %s %s", url, a.Status, body)
 	}

@@ -140,7 +140,7 @@ func TestRankIsCarried(t *testing.T) {
 		if _, err := generateVLLM(t.Context(), r.conn, q); err != nil {
 			t.Fatal(err)
 		}
-		ctx := metadata.AppendToOutgoingContext(t.Context(), mdRank, string(rune('0'+rank)))
+		ctx := metadata.AppendToOutgoingContext(t.Context(), mdRank, string('0'+rank))
 		if _, err := generateVLLM(ctx, r.conn, vllmRequest("", prompt(40, 0, 10+int(rank)), 1)); err != nil {
 			t.Fatal(err)
 		}

@@ -112,7 +112,7 @@ func (c *counted) scan(b []byte, k *answer) {
 	})
 }
 
-func (c *counted) counts(b []byte, t tokens, ids, index protowire.Number) {
+func (c *counted) counts(b []byte, t tokens, ids, index int32) {
 	_ = fields(b, func(f field) error {
 		switch f.num {
 		case ids:
@@ -132,7 +132,7 @@ func (c *counted) counts(b []byte, t tokens, ids, index protowire.Number) {
 
 // field is one field of a message: bytes of those with a length, else the value.
 type field struct {
-	num   protowire.Number
+	num   int32
 	kind  protowire.Type
 	bytes []byte
 	value uint64
@@ -146,7 +146,7 @@ func fields(b []byte, see func(field) error) error {
 			return errMalformed
 		}
 		b = b[n:]
-		f := field{num: num, kind: kind}
+		f := field{num: int32(num), kind: kind}
 		switch kind {
 		case protowire.BytesType:
 			f.bytes, n = protowire.ConsumeBytes(b)
@@ -169,9 +169,9 @@ func fields(b []byte, see func(field) error) error {
 }
 
 // withRank returns b with its rank set: the last value of a field counts.
-func withRank(b []byte, num protowire.Number, rank int) []byte {
+func withRank(b []byte, num int32, rank int) []byte {
 	out := make([]byte, len(b), len(b)+16)
 	copy(out, b)
-	out = protowire.AppendTag(out, num, protowire.VarintType)
+	out = protowire.AppendTag(out, protowire.Number(num), protowire.VarintType)
 	return protowire.AppendVarint(out, uint64(rank))
 }

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"kindex/gateway/fleet"
+	"kindex/gateway/openai"
 	"kindex/gateway/route"
 )
 
@@ -54,14 +55,19 @@ type Options struct {
 
 // Told is what there is to tell of a request.
 type Told struct {
-	Method  string
-	Model   string
-	Worker  string
+	Method  string // whole, as gRPC has it
+	ID      string // as the client gave it
+	Model   string // as the client asked for it
+	Worker  string // that answered, or was tried last; "": none was
+	Rank    int
+	Stream  bool
 	Tries   int
 	Outcome route.OutcomeKind
+	Usage   openai.Usage
+	Marks   route.Marks
 	Err     error // as the client got it
-	Took    time.Duration
-	First   time.Duration // until the first message; 0: none came
+
+	Start, Placed, First, End int64 // by fleet.Now; First: the first message; 0: not so far
 }
 
 // defaults of options.

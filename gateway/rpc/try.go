@@ -47,7 +47,7 @@ func (c *call) try(p *route.Placement) (again bool, err error) {
 	o := route.Outcome{Kind: route.ConnectFailed}
 	defer func() {
 		o.SentToClient, o.Usage = a.sent, a.usage
-		c.told.Outcome = o.Kind
+		c.told.Outcome, c.told.Usage = o.Kind, a.usage
 		p.Done(o)
 	}()
 	if a.conn, err = c.f.s.dialed.get(p.Holder.Worker); err != nil {
@@ -138,7 +138,7 @@ func (a *attempt) heard(b []byte) {
 	now := fleet.Now()
 	if !a.sent {
 		a.p.FirstByte()
-		a.c.told.First = time.Duration(now - a.c.began)
+		a.c.told.First = now
 	}
 	if a.c.embed {
 		a.p.Token(now)
