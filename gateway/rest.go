@@ -41,7 +41,9 @@ func (g *Gateway) rest(ctx context.Context) {
 			continue
 		}
 		next = quiet + min(max(quiet, 2*restLook), restMost)
-		debug.FreeOSMemory()
+		if last > 0 { // a start leaves little to free, and collecting takes memory itself
+			debug.FreeOSMemory()
+		}
 		if err := numa.ForgetCode(); err != nil {
 			g.log.Debug("memory of the program's code is kept", "error", err)
 		}

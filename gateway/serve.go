@@ -94,12 +94,12 @@ func (g *Gateway) drain() {
 	cfg := g.live.Load()
 	began := time.Now()
 	g.draining.Store(true)
-	g.log.Info("drain: not ready, serving still", "delay", cfg.DrainDelay.String(), "in_flight", g.front.stats.active.Load())
+	g.log.Info("drain: not ready, serving still", "delay", cfg.DrainDelay.String(), "in_flight", g.admit.Stats().Running)
 	if cfg.DrainDelay > 0 {
 		t := time.NewTimer(cfg.DrainDelay)
 		<-t.C
 	}
-	g.log.Info("drain: no new connections, requests end", "timeout", cfg.DrainTimeout.String(), "in_flight", g.front.stats.active.Load())
+	g.log.Info("drain: no new connections, requests end", "timeout", cfg.DrainTimeout.String(), "in_flight", g.admit.Stats().Running)
 	ctx, cancel := context.WithTimeout(context.Background(), cfg.DrainTimeout)
 	defer cancel()
 	called := make(chan struct{})
@@ -112,7 +112,7 @@ func (g *Gateway) drain() {
 	err := g.front.shutdown(ctx)
 	<-called
 	if err != nil {
-		g.log.Warn("drain: requests cut short", "error", err, "in_flight", g.front.stats.active.Load())
+		g.log.Warn("drain: requests cut short", "error", err, "in_flight", g.admit.Stats().Running)
 	}
 	if g.adminServer != nil { // last: it is looked at while the rest ends
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)

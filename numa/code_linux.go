@@ -8,6 +8,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"strconv"
 
@@ -23,15 +24,15 @@ import (
 // Errors: the kernel's. What could be given back was.
 // Cost: about a millisecond, and the faults; for a process with nothing else to do.
 func ForgetCode() error {
-	text, err := os.ReadFile("/proc/self/smaps")
+	smaps, err := os.Open("/proc/self/smaps")
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, m := range cleanFiles(text) {
+	found := cleanFiles(smaps)
+	errs := []error{smaps.Close()}
+	for _, m := range found {
 		// The range is a mapping of this process: nothing of Go's heap lies there.
-		_, _, e := unix.Syscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED)
-		if e != 0 {
+		if _, _, e := unix.Syscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED); e != 0 {
 			errs = append(errs, e)
 		}
 	}
@@ -45,11 +46,11 @@ type mapping struct{ from, to uintptr }
 // written and of which no page was: what they hold can be read from their files again.
 // A page that was written before its mapping was made read-only, as a library's
 // relocations are, is counted there as anonymous: those mappings are left out.
-func cleanFiles(smaps []byte) []mapping {
+func cleanFiles(smaps io.Reader) []mapping {
 	var found []mapping
 	var is mapping
 	wanted := false
-	s := bufio.NewScanner(bytes.NewReader(smaps))
+	s := bufio.NewScanner(smaps)
 	for s.Scan() {
 		f := bytes.Fields(s.Bytes())
 		switch {

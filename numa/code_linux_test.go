@@ -28,7 +28,7 @@ Anonymous:             0 kB
 Anonymous:             0 kB
 `
 	want := []mapping{{0x400000, 0xb00000}, {0xb00000, 0xc00000}}
-	if got := cleanFiles([]byte(smaps)); !slices.Equal(got, want) {
+	if got := cleanFiles(strings.NewReader(smaps)); !slices.Equal(got, want) {
 		t.Errorf("got %x, want %x", got, want)
 	}
 }
