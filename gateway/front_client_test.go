@@ -141,8 +141,8 @@ func TestBadInput(t *testing.T) {
 		"not UTF-8":         {sized("", "\xff\xfe"), 400, "invalid_json"},
 		"empty":             {sized("", ""), 400, "invalid_json"},
 		"array":             {sized("", `[1]`), 400, ""},
-		"model of a number": {sized("", `{"model":7,"idPrompt":"a"}`), 400, ""},
-		"unknown model":     {sized("", `{"model":"n","idPrompt":"a"}`), 404, "model_not_found"},
+		"model of a number": {sized("", `{"model":7,"prompt":"a"}`), 400, ""},
+		"unknown model":     {sized("", `{"model":"n","prompt":"a"}`), 404, "model_not_found"},
 		"unknown path":      {"POST /v1/nothing HTTP/1.1\r\n" + host + "Content-Length: 0\r\n\r\n", 404, "unknown_url"},
 		"path of \\xff":     {"GET /\xff\xfe HTTP/1.1\r\n" + host + "\r\n", 404, "unknown_url"},
 		"GET":               {"GET /v1/completions HTTP/1.1\r\n" + host + "\r\n", 405, "method_not_allowed"},
@@ -171,6 +171,7 @@ func TestBadInput(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			defer resp.Body.Close()
 			body, err := io.ReadAll(resp.Body)
 			if err != nil {
 				t.Fatal(err)
@@ -178,7 +179,7 @@ func TestBadInput(t *testing.T) {
 			if c.code == "" {
 				c.code = resp.Header.Get("X-Kindex-Error-Code")
 			}
-			wantError(t, resp, string(body), c.status, c.code)
+			wantError(t, &replyHead{resp.StatusCode, resp.Header}, string(body), c.status, c.code)
 		})
 	}
 }
@@ -192,6 +193,7 @@ func TestUnusualInput(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer resp.Body.Close()
 		body, err := io.ReadAll(resp.Body)
 		if err != nil || resp.StatusCode != status {
 			t.Fatalf("got %d %q %v, want %d", resp.StatusCode, body, err, status)
@@ -267,8 +269,7 @@ func TestUnusualInput(t *testing.T) {
 // Many clients hang up at random moments: nothing is left, and the engine is told of
 // each that it was still working for.
 func TestManyHangUps(t *testing.T) {
-	var e *engine
-	e = newEngine(t, func(_ int64, c net.Conn, br *bufio.Reader) {
+	e := newEngine(t, func(_ int64, c net.Conn, br *bufio.Reader) {
 		for readRequest(br) != nil {
 			pause := time.Duration(rand.Int64N(int64(2 * time.Millisecond)))
 			time.Sleep(pause)

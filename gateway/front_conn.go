@@ -131,7 +131,7 @@ func (cs *clientConns) closeAll() {
 	}
 	cs.mu.Unlock()
 	for _, c := range all {
-		c.end()
+		_ = c.end() // broken off
 	}
 }
 

@@ -53,9 +53,9 @@ func asRefusal(err error) *openai.Error {
 	return &openai.Error{Status: 500, Type: openai.ServerError, Code: "internal_error", Message: plainLine(err.Error())}
 }
 
-// clientGone is what stands in the books of a request whose client has gone; nobody
+// errClientGone is what stands in the books of a request whose client has gone; nobody
 // reads it.
-var clientGone = &openai.Error{Status: 499, Type: openai.InvalidRequest, Code: "client_closed_request", Message: "The client closed the request."}
+var errClientGone = &openai.Error{Status: 499, Type: openai.InvalidRequest, Code: "client_closed_request", Message: "The client closed the request."}
 
 // refuseMalformed answers what the HTTP server could not read.
 func (f *front) refuseMalformed(rc *fasthttp.RequestCtx, err error) {

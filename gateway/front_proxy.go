@@ -90,7 +90,7 @@ const maxKept = 64 << 10
 func (f *front) proxy(rc *fasthttp.RequestCtx, r *engineRoute) {
 	f.stats.requests.Add(1)
 	f.stats.active.Add(1)
-	x := exchanges.Get().(*exchange)
+	x, _ := exchanges.Get().(*exchange)
 	x.f, x.conn, x.ctx = f, connOf(rc), &requestContext{}
 	x.head.read(&rc.Request.Header)
 	if x.head.id == "" {
@@ -114,7 +114,7 @@ func (x *exchange) refuse(rc *fasthttp.RequestCtx, err error) {
 	e := asRefusal(err)
 	rc.Response.Reset()
 	if gone(x.ctx) {
-		e = clientGone
+		e = errClientGone
 		x.f.stats.gone.Add(1)
 		rc.SetConnectionClose()
 	} else {
@@ -457,7 +457,7 @@ func (ft *fault) again(x *exchange, w *fleet.Worker, try int) bool {
 func (ft *fault) deliver(rc *fasthttp.RequestCtx, x *exchange) error {
 	switch {
 	case gone(x.ctx):
-		return clientGone
+		return errClientGone
 	case ft.status != 0:
 		rc.Response.SetBodyRaw(ft.answer) // the head is still the worker's
 		return nil

@@ -51,6 +51,11 @@ type testFront struct {
 // nothing is left of any request.
 func newTestFront(t testing.TB, edit func(*frontOptions), urls ...string) *testFront {
 	t.Helper()
+	return newTestFrontOf(t, edit, testWorkers(urls...))
+}
+
+// testWorkers returns ready workers.
+func testWorkers(urls ...string) []*fleet.Worker {
 	var workers []*fleet.Worker
 	for i, url := range urls {
 		w := &fleet.Worker{ID: fmt.Sprint("w", i), Spec: &fleet.Spec{URL: url, Models: []string{"m"}, Instance: fmt.Sprint("i", i)}}
@@ -59,6 +64,12 @@ func newTestFront(t testing.TB, edit func(*frontOptions), urls ...string) *testF
 		w.SetState(fleet.Ready)
 		workers = append(workers, w)
 	}
+	return workers
+}
+
+// newTestFrontOf is newTestFront of workers that somebody made.
+func newTestFrontOf(t testing.TB, edit func(*frontOptions), workers []*fleet.Worker) *testFront {
+	t.Helper()
 	pol, err := policy.New("round_robin", policy.DefaultOptions())
 	if err != nil {
 		t.Fatal(err)
@@ -212,7 +223,7 @@ func good(_ int64, c net.Conn, br *bufio.Reader) {
 }
 
 // ask sends a body and returns the answer and its body.
-func ask(t testing.TB, url, body string, headers ...string) (*http.Response, string) {
+func ask(t testing.TB, url, body string, headers ...string) (*replyHead, string) {
 	t.Helper()
 	q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
@@ -230,11 +241,17 @@ func ask(t testing.TB, url, body string, headers ...string) (*http.Response, str
 	if err != nil {
 		t.Fatalf("%v after %q", err, b)
 	}
-	return resp, string(b)
+	return &replyHead{resp.StatusCode, resp.Header}, string(b)
+}
+
+// replyHead is the head of an answer.
+type replyHead struct {
+	StatusCode int
+	Header     http.Header
 }
 
 // wantError checks an answer in OpenAI's shape.
-func wantError(t testing.TB, resp *http.Response, body string, status int, code string) {
+func wantError(t testing.TB, resp *replyHead, body string, status int, code string) {
 	t.Helper()
 	var e struct {
 		Error struct{ Message, Type, Code string }
@@ -314,8 +331,12 @@ func TestKeysAndRanks(t *testing.T) {
 	if v := (<-got).Header.Values("Authorization"); len(v) != 1 || v[0] != "Bearer engine" {
 		t.Errorf("the engine got %q", v)
 	}
+
+	ranked := testWorkers(e.url)
+	w = ranked[0]
 	w.Holders = append(w.Holders, &fleet.Holder{Worker: w, Rank: 1, Seat: 1})
 	w.Spec.Engine = fleet.SGLang
+	tf = newTestFrontOf(t, nil, ranked)
 	resp, body := ask(t, tf.url+"/generate", `{"text":"a"}`, "X-data-parallel-rank", "x")
 	wantError(t, resp, body, 400, "invalid_value")
 	ask(t, tf.url+"/generate", ` {"input_ids":[1]}`)

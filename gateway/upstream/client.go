@@ -73,7 +73,9 @@ func (c *Client) sweep() {
 		case <-tick.C:
 			before := fleet.Now() - int64(c.o.Idle)
 			c.pools.Range(func(_, p any) bool {
-				p.(*pool).expire(before)
+				if p, ok := p.(*pool); ok {
+					p.expire(before)
+				}
 				return true
 			})
 		}
@@ -83,8 +85,9 @@ func (c *Client) sweep() {
 // Forget closes the idle connections to w, for good: what is under way ends as it
 // would, and later requests to it get a connection each.
 func (c *Client) Forget(w *fleet.Worker) {
-	if p, ok := c.pools.LoadAndDelete(w); ok {
-		p.(*pool).close()
+	p, _ := c.pools.LoadAndDelete(w)
+	if p, ok := p.(*pool); ok {
+		p.close()
 	}
 }
 
@@ -94,15 +97,17 @@ func (c *Client) Close() {
 	<-c.swept
 	c.pools.Range(func(w, p any) bool {
 		c.pools.Delete(w)
-		p.(*pool).close()
+		if p, ok := p.(*pool); ok {
+			p.close()
+		}
 		return true
 	})
 }
 
 // poolOf returns the pool of w. One of a removed worker keeps nothing.
 func (c *Client) poolOf(w *fleet.Worker) (*pool, error) {
-	if p, ok := c.pools.Load(w); ok {
-		return p.(*pool), nil
+	if p := c.loaded(w); p != nil {
+		return p, nil
 	}
 	p, err := newPool(w, c)
 	if err != nil {
@@ -112,11 +117,21 @@ func (c *Client) poolOf(w *fleet.Worker) (*pool, error) {
 		p.close()
 		return p, nil
 	}
-	kept, _ := c.pools.LoadOrStore(w, p)
+	c.pools.LoadOrStore(w, p)
+	if kept := c.loaded(w); kept != nil {
+		p = kept
+	}
 	if w.State() == fleet.Removed { // and Forget may have been before the store
 		c.Forget(w)
 	}
-	return kept.(*pool), nil
+	return p, nil
+}
+
+// loaded returns the pool of w that there is, or nil.
+func (c *Client) loaded(w *fleet.Worker) *pool {
+	v, _ := c.pools.Load(w)
+	p, _ := v.(*pool)
+	return p
 }
 
 // pool has the idle connections of one worker.

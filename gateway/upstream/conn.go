@@ -34,7 +34,8 @@ type conn struct {
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, headLimit) }}
 
 func newConn(p *pool, raw, over net.Conn) *conn {
-	c := &conn{Conn: over, pool: p, raw: raw, br: readers.Get().(*bufio.Reader)}
+	br, _ := readers.Get().(*bufio.Reader)
+	c := &conn{Conn: over, pool: p, raw: raw, br: br}
 	c.br.Reset(c)
 	return c
 }

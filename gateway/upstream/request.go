@@ -158,7 +158,7 @@ func (c *conn) send(w *fleet.Worker, q *Request) error {
 	if err := c.writeWithin(fleet.Now(), q.Stall); err != nil {
 		return err
 	}
-	buf := buffers.Get().(*[]byte)
+	buf, _ := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
 	b := append((*buf)[:0], q.Method...)
 	b = append(b, ' ')
