@@ -49,6 +49,7 @@ func commands() []command {
 		{"relaybench", "[flags]", "one publisher's batches through our relay and the peer's: CPU and latency of a batch, snapshots, memory", runRelayBench},
 		{"lookupbench", "[flags]", "one question on every way into an index, beside Dynamo's indexer: round trips, and CPU of client and host", runLookupBench},
 		{"gatewaybench", "[--short] [flags]", "what gateways cost and add: ours, the peer's, a bare proxy and none, interleaved; every answer checked", runGatewayBench},
+		{"gatewayreplay", "[--rows 0-1999] [--rounds 3] [flags]", "a trace through gateways before mock engines: ours by each kind of index, in turns, and the peer's, in rounds that are kept", runGatewayReplay},
 		{"decide", "[--workers 128|1024] [flags]", "what a decision of the gateway takes, lookup included, at 10,000 a second on one core", runDecide},
 		{"replay", "URL [flags]", "replay a trace of requests, open loop, against an OpenAI endpoint, and score what comes back beside a mock fleet's oracle", runReplay},
 		{"proxy", "--upstream URL,... [flags]", "hand requests to engines in turn: the router that knows nothing, to hold others against", runProxy},
