@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"kindex/gateway/fleet"
+	"kindex/indexclient"
 	"kindex/internal/logsink"
 	"kindex/internal/settings"
 )
@@ -198,10 +199,17 @@ func (c *Config) routeOptions() []settings.Option {
 	}
 }
 
+func checkIndexTarget(s string) error {
+	if s == "" {
+		return nil
+	}
+	return indexclient.CheckTarget(s)
+}
+
 func (c *Config) indexOptions() []settings.Option {
 	return []settings.Option{
 		settings.Choice("kv-index", "index that answers who holds a prompt: chain or positional in this process, remote by index, none; run is chain's old name", &c.KVIndex, kvIndexes),
-		settings.Text("index", "where the remote one is: unix:PATH for shared memory, or HOST:PORT[,HOST:PORT...] for gRPC", &c.Index, nil),
+		settings.Text("index", "where the remote one is: unix:PATH for shared memory, or HOST:PORT[,HOST:PORT...] for gRPC", &c.Index, checkIndexTarget),
 		settings.Span("index-timeout", "how long a request waits for it before it is routed by load alone", &c.IndexTimeout, 10*time.Microsecond, time.Minute),
 		settings.Size("index-memory", "bound of the memory of an index in this process; 0: its own default", &c.IndexMemory, 0, 1<<46),
 		settings.Text("index-ca", "PEM file of the authorities that a remote index's certificate comes from; turns TLS on towards it", &c.IndexTLSCA, nil),

@@ -135,7 +135,7 @@ func randomConfig(t *testing.T, r *rand.Rand) *Config {
 	}
 	cfg.KVIndex, cfg.Index, cfg.IndexToken = "chain", "", ""
 	if r.IntN(2) == 0 {
-		cfg.KVIndex, cfg.Index = "remote", "unix:/run/k: x"
+		cfg.KVIndex, cfg.Index = "remote", "unix:/run/k"
 	}
 	cfg.OTLPInsecure = cfg.OTLPInsecure && cfg.OTLPEndpoint != ""
 	return &cfg
@@ -153,6 +153,7 @@ func TestConfigFaults(t *testing.T) {
 		"--worker http://a:1,color=red":                   `unknown key "color": a worker has api_key_file, block, cost`,
 		"--worker http://a:1 --worker http://a:1":         `worker: http://a:1 is given twice`,
 		"--kv-index remote":                               `kv-index: remote needs index`,
+		"--kv-index remote --index unix:":                 `flag --index: `,
 		"--index unix:/x":                                 `index: it is asked only with kv-index remote, not chain`,
 		"--listen 127.0.0.1:9 --admin-listen 127.0.0.1:9": `admin-listen: must be another address than listen`,
 		"--otlp-endpoint x":                               `"x" must be host:port`,
