@@ -33,6 +33,7 @@ type rig struct {
 	server  *Server
 	conn    *grpc.ClientConn
 	workers []*fleet.Worker
+	spread  int // engines of a prefix; 0: no bound
 
 	mu    sync.Mutex
 	told  []Told         // guarded by mu
@@ -58,7 +59,12 @@ func (r *rig) outcomes() (n map[route.OutcomeKind]int) {
 // newRig starts n engines of a config and a gateway before them.
 func newRig(t testing.TB, c engine.Config, n int, change func(*Options)) *rig {
 	t.Helper()
-	r := &rig{fleet: fleet.NewRegistry()}
+	return newSpreadRig(t, c, n, 0, change)
+}
+
+func newSpreadRig(t testing.TB, c engine.Config, n, spread int, change func(*Options)) *rig {
+	t.Helper()
+	r := &rig{fleet: fleet.NewRegistry(), spread: spread}
 	c.GRPC, c.Pub, c.Model = "127.0.0.1:0", "tcp://127.0.0.1:0", "m"
 	c.Ended = func(s engine.Stats) {
 		r.mu.Lock()
@@ -88,7 +94,9 @@ func newRig(t testing.TB, c engine.Config, n int, change func(*Options)) *rig {
 			r.told = append(r.told, *told)
 		},
 		Router: func(of route.Fleet, prompts route.Prompts) (Placer, error) {
-			pol, err := policy.New(policy.CacheAware, policy.DefaultOptions())
+			po := policy.DefaultOptions()
+			po.Spread = r.spread
+			pol, err := policy.New(policy.CacheAware, po)
 			if err != nil {
 				return nil, err
 			}

@@ -440,6 +440,42 @@ func TestPublisherBeginsAnew(t *testing.T) {
 	}
 }
 
+// TestBurstOfSiblings: 64 identical prompts at once, and no event for half a second:
+// with a bound of two engines to a prefix two have them, and the index hears of nothing.
+func TestBurstOfSiblings(t *testing.T) {
+	r := newSpreadRig(t, engine.Config{Engine: engine.VLLM}, 4, 2, nil)
+	for _, w := range r.engines.Workers() {
+		for _, p := range w.Engine.Publishers() {
+			p.Delay(500 * time.Millisecond)
+		}
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	used := map[string]int{}
+	for range 64 {
+		wg.Go(func() {
+			a, err := generateVLLM(t.Context(), r.conn, vllmRequest("", prompt(4096, 4096, 0), 1))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			used[a.worker]++
+		})
+	}
+	wg.Wait()
+	if n := r.index.Stats().Blocks; n != 0 {
+		t.Errorf("the index has %d blocks before any event", n)
+	}
+	s := r.overlay.Stats()
+	if len(used) > 2 || s.Predicted == 0 {
+		t.Errorf("on %d engines, and the bound is 2: %v; %d predicted", len(used), used, s.Predicted)
+	}
+	waitFor(t, "predictions to end", func() bool { return r.overlay.Stats().PredictedEntries == 0 })
+	waitFor(t, "events", func() bool { return r.index.Stats().Blocks >= 256 })
+}
+
 func TestTheFleetIsAsked(t *testing.T) {
 	r := newRig(t, engine.Config{Engine: engine.VLLM}, 2, nil)
 	for _, w := range r.workers {
