@@ -74,6 +74,7 @@ type Gateway struct {
 	data, admin, grpc   port
 	ln, adminLn, grpcLn net.Listener
 	rpc                 *rpc.Server      // nil: none
+	rpcRouters          []*route.Router  // one for each kind of engine
 	adminServer         *fasthttp.Server // nil: none
 	draining            atomic.Bool
 

@@ -70,7 +70,19 @@ func (g *Gateway) rpcRouter(of route.Fleet, prompts route.Prompts) (rpc.Placer, 
 	if g.index != nil {
 		o.Index = g.index
 	}
-	return g.sheds(of, route.New(o)), nil
+	r := route.New(o)
+	g.rpcRouters = append(g.rpcRouters, r)
+	return g.sheds(of, r), nil
+}
+
+// routed are the counts of all routers.
+func (g *Gateway) routed() route.Stats {
+	s := g.router.Stats()
+	for _, r := range g.rpcRouters {
+		more := r.Stats()
+		s.Add(&more)
+	}
+	return s
 }
 
 // admitRPC returns why whoever calls a method may not.

@@ -223,7 +223,7 @@ func (g *Gateway) writeRequests(e *exposition) {
 }
 
 func (g *Gateway) writeRouting(e *exposition) {
-	s := g.router.Stats()
+	s := g.routed()
 	e.family("policy_branch_total", "counter", "Decisions by the way they came about.")
 	for b, n := range s.Branches {
 		e.count(n, "branch", branchName(b))

@@ -12,6 +12,7 @@ import (
 	"kindex/gateway/fleet"
 	"kindex/gateway/health"
 	"kindex/gateway/index"
+	"kindex/gateway/overlay"
 	"kindex/gateway/policy"
 	"kindex/gateway/route"
 )
@@ -58,6 +59,10 @@ func (g *Gateway) writeCache(e *exposition) {
 	e.count(s.Delivered, "kind", "delivered")
 	e.counter("cache_answers_total", "Answers compared with what was expected.", s.Answers)
 	e.counter("cache_answers_exact_total", "Of them, those that delivered what was expected, to the token.", s.Exact)
+	e.family("cache_difference_total", "counter", "Those answers by tokens delivered less tokens expected, in blocks, part of one being one.")
+	for i, n := range s.Differences {
+		e.count(n, "blocks", overlay.DifferenceName(i))
+	}
 	e.family("cache_entries", "gauge", "Entries beside the index: predicted of requests under way, confirmed by answers.")
 	e.value(float64(s.PredictedEntries), "kind", "predicted")
 	e.value(float64(s.ConfirmedEntries), "kind", "confirmed")
@@ -199,6 +204,19 @@ func (g *Gateway) writeWorkers(e *exposition) {
 				e.value(v, "worker", w.Spec.URL)
 			}
 		}
+	}
+	e.family("worker_cache_answers_total", "counter", "Answers by how they meet what the worker's events told: below half of it, above twice of it, all.")
+	for _, w := range all {
+		c := g.overlay.Worker(w)
+		e.count(c.Answers, "worker", w.Spec.URL, "are", "all")
+		e.count(c.Below, "worker", w.Spec.URL, "are", "below")
+		e.count(c.Above, "worker", w.Spec.URL, "are", "above")
+	}
+	e.family("worker_cache_at_odds", "gauge", "1: its answers often tell less than its events (faulty, a veto), or more (hiding, none).")
+	for _, w := range all {
+		c := g.overlay.Worker(w)
+		e.value(oneIf(c.Faulty), "worker", w.Spec.URL, "as", "faulty")
+		e.value(oneIf(c.Hiding), "worker", w.Spec.URL, "as", "hiding")
 	}
 	m := g.met
 	e.family("worker_tries_total", "counter", "Tries on a worker by how they ended.")

@@ -6,6 +6,7 @@ package overlay
 
 import (
 	"math/bits"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,6 +54,24 @@ func difference(d, block int64) int {
 		step = -step
 	}
 	return middle + step
+}
+
+// DifferenceName names a bucket of [Stats.Differences]: the least and the most blocks
+// that it has, or one number.
+func DifferenceName(i int) string {
+	const middle = Differences / 2
+	step := i - middle
+	sign, n := "", step
+	if step < 0 {
+		sign, n = "-", -step
+	}
+	switch {
+	case n <= 1:
+		return sign + strconv.Itoa(n)
+	case n == middle:
+		return sign + strconv.Itoa(1<<(n-1)) + "+"
+	}
+	return sign + strconv.Itoa(1<<(n-1)) + ".." + sign + strconv.Itoa(1<<n-1)
 }
 
 // How a window of a worker's answers becomes a verdict.

@@ -401,6 +401,14 @@ func TestAccuracy(t *testing.T) {
 	}
 }
 
+func TestDifferenceNames(t *testing.T) {
+	for d, want := range map[int64]string{0: "0", 1: "1", -16: "-1", 17: "2..3", -64: "-4..-7", 5000: "128+", -1 << 40: "-128+"} {
+		if got := DifferenceName(difference(d, 16)); got != want {
+			t.Errorf("%d tokens of blocks of 16 are in %q, want %q", d, got, want)
+		}
+	}
+}
+
 func BenchmarkMerge(b *testing.B) {
 	o, hs := New(DefaultOptions()), holders(8)
 	prompt := blocks(256, 256, 0)

@@ -40,6 +40,26 @@ type Stats struct {
 	Outcomes [outcomeKinds]uint64
 }
 
+// Add adds o's counts to s.
+func (s *Stats) Add(o *Stats) {
+	for _, c := range []struct {
+		to   *uint64
+		more uint64
+	}{
+		{&s.UnknownModel, o.UnknownModel}, {&s.Refused, o.Refused}, {&s.Blind, o.Blind}, {&s.Lookups, o.Lookups},
+		{&s.LookupsFailed, o.LookupsFailed}, {&s.Matched, o.Matched}, {&s.MatchedNobody, o.MatchedNobody},
+		{&s.UnknownHolders, o.UnknownHolders}, {&s.OtherBlocks, o.OtherBlocks}, {&s.OtherTokens, o.OtherTokens}, {&s.Drained, o.Drained},
+	} {
+		*c.to += c.more
+	}
+	for i, n := range o.Branches {
+		s.Branches[i] += n
+	}
+	for i, n := range o.Outcomes {
+		s.Outcomes[i] += n
+	}
+}
+
 // Stats returns the counts.
 func (r *Router) Stats() Stats {
 	c := &r.stats

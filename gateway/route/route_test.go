@@ -365,6 +365,9 @@ func TestLeases(t *testing.T) {
 				for range 4 {
 					got, err := r.Place(context.Background(), q)
 					if err != nil {
+						if len(q.Exclude) == 0 {
+							t.Errorf("request %d: %v", i, err)
+						}
 						break
 					}
 					placed.Add(1)
@@ -384,11 +387,8 @@ func TestLeases(t *testing.T) {
 					}
 					q.Failed(got.Holder.Worker)
 				}
-				if g == 0 && i%50 == 10 {
-					p.Workers[i/50].SetState(fleet.Draining)
-				}
-				if g == 0 && i%50 == 40 {
-					p.Workers[i/50].SetState(fleet.Ready)
+				if g == 0 && i%100 == 50 {
+					p.Workers[i/100].SetState(fleet.Draining)
 				}
 			}
 		})
