@@ -79,7 +79,14 @@ func (p *Pool) without(w *Worker, version uint64) *Pool {
 		}
 	}
 	n := NewPool(p.Model, version, keep)
-	n.Base = p.Base
+	if n.Base = p.Base; n.Base == "" && len(keep) > 0 { // w may have been the one that did not agree
+		n.Base = keep[0].Serves().base(p.Model)
+		for _, o := range keep[1:] {
+			if n.Base != "" && o.Serves().base(p.Model) != n.Base {
+				n.Base = ""
+			}
+		}
+	}
 	return n
 }
 

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -115,10 +114,15 @@ func (r *Registry) Pool(model string) *Pool {
 	if p := all[model]; p != nil {
 		return p
 	}
-	// SGLang takes an adapter together with its model, too.
-	base, adapter, ok := strings.Cut(model, ":")
-	if p := all[adapter]; ok && p != nil && base != "" && adapter != base && (p.Model == base || p.Base == base) {
-		return p
+	// SGLang takes an adapter together with its model, too. Either name may have colons.
+	for i := range len(model) {
+		if model[i] != ':' {
+			continue
+		}
+		base, adapter := model[:i], model[i+1:]
+		if p := all[adapter]; p != nil && base != "" && adapter != base && (p.Model == base || p.Base == base) {
+			return p
+		}
 	}
 	return nil
 }

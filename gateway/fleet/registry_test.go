@@ -261,6 +261,33 @@ func TestSGLangsNameOfAnAdapter(t *testing.T) {
 	}
 }
 
+func TestSGLangsNameOfAnAdapterWithColons(t *testing.T) {
+	r := fleet.NewRegistry()
+	defer r.Close()
+	add(t, r, fleet.Spec{URL: "http://a:1", Models: []string{"m:8b"}, Adapters: map[string]string{"l:v2": "m:8b"}})
+	for name, want := range map[string]bool{"m:8b:l:v2": true, "m:l:v2": false, "m:8b": true, "l:v2": true, "m:8b:v2": false} {
+		if got := r.Pool(name) != nil; got != want {
+			t.Errorf("%s has a pool: %v, want %v", name, got, want)
+		}
+	}
+}
+
+func TestAnAdapterIsOneAgainWhenWhoDisagreedHasLeft(t *testing.T) {
+	r := fleet.NewRegistry()
+	defer r.Close()
+	add(t, r, fleet.Spec{URL: "http://a:1", Models: []string{"m"}, Adapters: map[string]string{"l": "m"}})
+	b := add(t, r, fleet.Spec{URL: "http://b:1", Models: []string{"m", "l"}})
+	if p := r.Pool("l"); len(p.Workers) != 2 || p.Weights() != "l" {
+		t.Fatalf("a name that is a model to one of two: %d workers, of %s", len(p.Workers), p.Weights())
+	}
+	if _, err := r.Remove(b.ID); err != nil {
+		t.Fatal(err)
+	}
+	if p := r.Pool("l"); len(p.Workers) != 1 || p.Weights() != "m" {
+		t.Errorf("%d workers, of %s, want one, of m", len(p.Workers), p.Weights())
+	}
+}
+
 func TestHooksSeeEachChangeInOrder(t *testing.T) {
 	r := fleet.NewRegistry()
 	defer r.Close()

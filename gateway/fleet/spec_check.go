@@ -50,6 +50,14 @@ func (s *Served) names() iter.Seq2[string, string] {
 	}
 }
 
+// base returns the model that a name adapts; "": it is a model.
+func (s *Served) base(name string) string {
+	if slices.Contains(s.Models, name) {
+		return ""
+	}
+	return s.Adapters[name]
+}
+
 // validate returns the first fault.
 func (s *Served) validate() error {
 	n := len(s.Models) + len(s.Adapters)
@@ -142,12 +150,33 @@ func (s *Spec) Validate() error {
 			return err
 		}
 	}
+	if err := s.Events.validate(); err != nil {
+		return err
+	}
 	if served := (&Served{s.Models, s.Adapters}); len(s.Models)+len(s.Adapters) > 0 {
 		if err := served.validate(); err != nil {
 			return err
 		}
 	}
 	return s.Terms.validate()
+}
+
+func (e *Events) validate() error {
+	for _, at := range []struct {
+		field, is string
+		check     func(string) error
+	}{
+		{"endpoint", e.Endpoint, checkEndpoint}, {"replay_endpoint", e.Replay, checkEndpoint}, {"relay", e.Relay, checkTarget},
+		{"name", e.Name, func(s string) error { return checkName("name", s) }},
+	} {
+		if at.is == "" {
+			continue
+		}
+		if err := at.check(at.is); err != nil {
+			return fmt.Errorf("kv_events.%s: %w", at.field, err)
+		}
+	}
+	return nil
 }
 
 // checkName returns why s is no name of a model or an instance.

@@ -139,7 +139,7 @@ func adapter(pool *fleet.Pool, c *openai.Call) string {
 	case c.Model == "" || c.Model == pool.Model && pool.Base == "":
 		return ""
 	}
-	if after, ok := strings.CutPrefix(c.Model, pool.Model+":"); ok {
+	if after, ok := strings.CutPrefix(c.Model, pool.Weights()+":"); ok {
 		return after // SGLang's way to name both
 	}
 	return c.Model

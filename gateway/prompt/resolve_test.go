@@ -93,6 +93,24 @@ func TestResolveForms(t *testing.T) {
 	}
 }
 
+// TestAdapterNames: an adapter has its own namespace, whatever it is asked for by.
+func TestAdapterNames(t *testing.T) {
+	r := New(Options{Client: newFake()})
+	defer r.Close()
+	all, some := poolOf(t, 1, 16), poolOf(t, 1, 16)
+	some.Model, some.Base = "l", "m"
+	for _, c := range []struct {
+		pool        *fleet.Pool
+		model, want string
+	}{{all, "m", ""}, {all, "l", "l"}, {all, "m:l", "l"}, {some, "l", "l"}, {some, "m:l", "l"}} {
+		var p Prompt
+		r.Resolve(t.Context(), c.pool, parsed(t, openai.Completion, `{"model":"`+c.model+`","prompt":[1,2,3]}`), &p)
+		if p.LoRA != c.want {
+			t.Errorf("%s of the pool %s: adapter %q, want %q", c.model, c.pool.Model, p.LoRA, c.want)
+		}
+	}
+}
+
 // TestItems: of a chat with an image, what stands before it is known.
 func TestItems(t *testing.T) {
 	f := newFake()
