@@ -30,8 +30,9 @@
 // could not connect to, is asked several times a second, in every state and for as long
 // as it is registered. A probe without an answer is not given up for its whole timeout,
 // since a busy engine may be slow; beside it others are tried, whose good news counts
-// and whose bad news does not: what comes back is found at once. While answers move,
-// a probe that does not count against the worker.
+// and whose bad news does not: what comes back is found at once. While answers move, a
+// probe without one does not count against the worker; its own word that it does not
+// serve counts always.
 //
 // # Goroutines
 //

@@ -4,6 +4,7 @@ package health
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -319,4 +320,57 @@ func BenchmarkSweep(b *testing.B) {
 	for b.Loop() {
 		s.sweep(fleet.Now())
 	}
+}
+
+// TestDrainedIsNotHurried has a worker that drains be probed no more often than one that
+// serves.
+func TestDrainedIsNotHurried(t *testing.T) {
+	within(t, nil, func(b *bench) {
+		b.ready()
+		b.w.SetState(fleet.Draining)
+		b.pass(2 * time.Second)
+		before := b.s.count()
+		b.pass(10 * time.Second)
+		if n := b.s.count() - before; n > 14 {
+			t.Errorf("%d probes in 10 s, want about one a second", n)
+		}
+	})
+}
+
+// TestUnprobed has a worker whose probes are switched off neither stay where they had put
+// it nor be passed over for good for one connection that failed: nobody else would try it.
+func TestUnprobed(t *testing.T) {
+	within(t, nil, func(b *bench) {
+		b.ready()
+		b.s.fail(errRefused)
+		b.until(2*time.Second, "not ready", b.is(fleet.NotReady))
+		off := true
+		terms := *b.w.Terms()
+		terms.Health.Off = &off
+		b.w.SetTerms(&terms)
+		b.until(time.Second, "ready", b.is(fleet.Ready))
+		b.pass(10 * time.Second)
+		b.Outcome(b.w, ConnectFailed)
+		b.pass(time.Second)
+		b.vetoes(fleet.Unreachable)
+		b.until(b.options().BreakerOpen+time.Second, "reachable", b.w.Usable)
+		b.Outcome(b.w, ConnectFailed)
+		b.pass(time.Second)
+		b.vetoes(fleet.Unreachable)
+	})
+}
+
+// TestItsOwnWord has a worker that answers probes with no be out, although the requests
+// that it still has move: engines that are being shut down do that.
+func TestItsOwnWord(t *testing.T) {
+	within(t, nil, func(b *bench) {
+		b.ready()
+		l := b.streams(1, fleet.Work{})[0]
+		b.s.fail(errors.New("it answers 503"))
+		b.s.slow(5 * time.Millisecond)
+		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); b.pass(2 * time.Millisecond) {
+			moved(l)
+		}
+		b.state(fleet.NotReady)
+	})
 }

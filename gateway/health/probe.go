@@ -60,8 +60,10 @@ const starved = math.MaxInt64 - 1
 // round begins the probes that are due, and returns when it wants the next round. Only
 // the rounds call it.
 func (s *sight) round(now int64) int64 {
-	if off := s.worker.Terms().Health.Off; off != nil && *off {
-		s.move(fleet.Pending, fleet.Ready)
+	if s.unprobed() {
+		for _, was := range [...]fleet.State{fleet.Pending, fleet.NotReady, fleet.Failed} {
+			s.move(was, fleet.Ready)
+		}
 		return math.MaxInt64
 	}
 	asked := s.asked.Load()
@@ -187,12 +189,12 @@ func (s *sight) resultOf(ctx context.Context, err error, began int64) Result {
 		return Neutral
 	case errors.Is(err, errConnect):
 		return Refused
+	case ctx.Err() == nil:
+		return Unwell
 	case moved: // whose answers move is busy
 		return Neutral
-	case ctx.Err() != nil:
-		return TimedOut
 	}
-	return Unwell
+	return TimedOut
 }
 
 // judge takes a probe's result in. The caller holds mu.
@@ -272,7 +274,7 @@ func (s *sight) schedule(r Result, now int64) {
 	switch {
 	case r == Passed && state == fleet.Pending:
 		after = againPending
-	case r == Passed && (state != fleet.Ready || s.gone):
+	case r == Passed && state < fleet.Draining && (state != fleet.Ready || s.gone):
 		after = min(againBack, fast)
 	case s.unwell != 0 && now-s.unwell > failedLong:
 		after = 2 * fast

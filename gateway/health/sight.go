@@ -92,9 +92,19 @@ func (s *sight) unconnected(now int64) {
 
 // reach sets or lifts the veto on who cannot be connected to and is silent.
 func (s *sight) reach(now int64) {
-	stall := int64(s.watch.options().StallAfter)
-	heard := s.heard()
-	s.steer(fleet.Unreachable, stall > 0 && s.failed.Load() > heard && now-heard >= stall)
+	o, failed, heard := s.watch.options(), s.failed.Load(), s.heard()
+	stall := int64(o.StallAfter)
+	out := stall > 0 && failed > heard && now-heard >= stall
+	if out && s.unprobed() && now-failed >= int64(o.BreakerOpen) {
+		out = false // nobody but a request finds out whether it is back
+	}
+	s.steer(fleet.Unreachable, out)
+}
+
+// unprobed reports whether the worker's registration says that nobody probes it.
+func (s *sight) unprobed() bool {
+	off := s.worker.Terms().Health.Off
+	return off != nil && *off
 }
 
 // full notes that the worker answered that it is.

@@ -91,12 +91,13 @@ func (w *Watch) Close() {
 
 // Add begins to look after a worker, and probes it at once.
 func (w *Watch) Add(worker *fleet.Worker) {
-	s := newSight(w, worker)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, there := w.sights.LoadOrStore(worker, s); there || w.ctx.Err() != nil {
+	if w.of(worker) != nil || w.ctx.Err() != nil {
 		return
 	}
+	s := newSight(w, worker)
+	w.sights.Store(worker, s)
 	next := append(slices.Clip(*w.all.Load()), s)
 	w.all.Store(&next)
 	w.wake()
