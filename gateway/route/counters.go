@@ -46,9 +46,17 @@ func (s *Stats) Add(o *Stats) {
 		to   *uint64
 		more uint64
 	}{
-		{&s.UnknownModel, o.UnknownModel}, {&s.Refused, o.Refused}, {&s.Blind, o.Blind}, {&s.Lookups, o.Lookups},
-		{&s.LookupsFailed, o.LookupsFailed}, {&s.Matched, o.Matched}, {&s.MatchedNobody, o.MatchedNobody},
-		{&s.UnknownHolders, o.UnknownHolders}, {&s.OtherBlocks, o.OtherBlocks}, {&s.OtherTokens, o.OtherTokens}, {&s.Drained, o.Drained},
+		{&s.UnknownModel, o.UnknownModel},
+		{&s.Refused, o.Refused},
+		{&s.Blind, o.Blind},
+		{&s.Lookups, o.Lookups},
+		{&s.LookupsFailed, o.LookupsFailed},
+		{&s.Matched, o.Matched},
+		{&s.MatchedNobody, o.MatchedNobody},
+		{&s.UnknownHolders, o.UnknownHolders},
+		{&s.OtherBlocks, o.OtherBlocks},
+		{&s.OtherTokens, o.OtherTokens},
+		{&s.Drained, o.Drained},
 	} {
 		*c.to += c.more
 	}
