@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # make build   programs into ./bin
-# make run     build, then two recorded engines and an index host on loopback
-#              (ARGS="--worker 1=tcp://host:5557,model=m,block=16": a real fleet)
+# make run     build, then all of it on loopback: mock engines, relay, index host,
+#              gateway, a replayed trace, and a live table
+#              (ARGS="--worker http://host:8000": a gateway before a real fleet;
+#              ARGS="--worker 1=tcp://host:5557,model=m,block=16": an index host alone)
 # make test    vet and the whole fast suite
 # make tokenizer
 #              bin/gateway with a tokenizer in it (--tokenizer PATH); needs cargo

@@ -9,11 +9,9 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 
 	"kindex/asm"
 	"kindex/harness/bench"
-	"kindex/harness/live"
 	"kindex/harness/trial"
 	"kindex/harness/verify"
 	"kindex/shard"
@@ -35,7 +33,7 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"verify", "[--index KIND] [--json] FILE...", "replay recordings through an index and compare with the reference and the engine", runVerify},
-		{"run", "[flags]", "start an index host with two mock engines, or --worker for a real fleet, and show a live table", runLive},
+		{"run", "[flags]", "start mock engines, relay, index host and gateway with a trace replayed through them, or --worker for a real fleet, and show a live table", runWhole},
 		{"bench", "[flags]", "measure CPU time from frame to index, lookups, and memory", runBench},
 		{"corpus", "--trace FILE | --generate | FILE [flags]", "make a corpus of lookups and events from a request trace by rule SIM1, or describe one", runCorpus},
 		{"mooncake", "[--corpus FILE] [flags]", "replay a corpus through an index: CPU time a block operation, lookups, memory, the rate it sustains; series beside peers", runMooncake},
@@ -158,46 +156,6 @@ func runVerify(_ context.Context, c *command, args []string, stdout, stderr io.W
 		return exitUsage
 	}
 	if !r.OK() {
-		return exitDiffers
-	}
-	return exitOK
-}
-
-// list collects a flag that may be repeated.
-type list []string
-
-func (l *list) String() string { return strings.Join(*l, " ") }
-
-func (l *list) Set(s string) error {
-	*l = append(*l, s)
-	return nil
-}
-
-func runLive(ctx context.Context, c *command, args []string, stdout, stderr io.Writer) int {
-	cfg := live.DefaultConfig()
-	fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
-	fs.StringVar(&cfg.Listen, "listen", cfg.Listen, "HTTP address of the index host; a free port is taken instead of a taken one")
-	fs.StringVar(&cfg.Index, "kv-index", "", "index: "+trial.OneOf(shard.Kinds)+" (default the host's)")
-	fs.DurationVar(&cfg.For, "for", 0, "end after so long (default at Ctrl-C)")
-	fs.DurationVar(&cfg.Every, "every", cfg.Every, "between lines where the output is no terminal")
-	fs.Float64Var(&cfg.Speed, "speed", cfg.Speed, "speed of the mock engines; 1 as recorded")
-	fs.StringVar(&cfg.VLLM, "vllm", cfg.VLLM, "recording of the first mock engine")
-	fs.StringVar(&cfg.SGLang, "sglang", cfg.SGLang, "recording of the second")
-	fs.Var((*list)(&cfg.Workers), "worker", "a real engine instead of the mock ones, may be repeated: ID=ENDPOINT,model=NAME,block=TOKENS[,replay=ENDPOINT][,dp_size=N]...")
-	rest, code, done := c.parse(fs, args, stdout, stderr)
-	if done {
-		return code
-	}
-	err := cfg.Validate()
-	if len(rest) > 0 {
-		err = fmt.Errorf("unexpected argument %q: everything is a flag", rest[0])
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "harness run: %v\n", err)
-		return exitUsage
-	}
-	if err := live.Run(ctx, cfg, stdout); err != nil {
-		fmt.Fprintf(stderr, "harness run: %v\n", err)
 		return exitDiffers
 	}
 	return exitOK

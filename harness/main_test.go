@@ -101,6 +101,10 @@ func TestCommands(t *testing.T) {
 		{"bench with no repeats", []string{"bench", "--repeats", "0"}, 2, "", "--repeats 0: must be 1 to 1000"},
 		{"bench with other instructions", []string{"bench", "--cpu-features", "sse"}, 2, "", `"sse": must be auto, avx512, avx2 or generic`},
 		{"run with an argument", []string{"run", "x"}, 2, "", `unexpected argument "x"`},
+		{"run of a recording with a gateway", []string{"run", "--recorded", "--policy", "random"}, 2, "", "--policy goes with a gateway"},
+		{"run with a recording's flag", []string{"run", "--vllm", "x"}, 2, "", "--vllm goes without a gateway"},
+		{"run with a host's worker and a gateway", []string{"run", "--worker", "1=tcp://h:1,model=m,block=16", "--gateway", "127.0.0.1:1"}, 2, "", "--gateway goes with a gateway"},
+		{"run of two forms", []string{"run", "--recorded", "--worker", "http://h:1"}, 2, "", "--recorded and --worker"},
 		{"run with a bad flag", []string{"run", "--for", "soon"}, 2, "", `invalid value "soon"`},
 	}
 	for _, test := range tests {

@@ -79,14 +79,15 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// freePort returns listen, or the same host with a free port when that one is taken.
-func freePort(listen string) (string, error) {
+// FreePort returns an address that a flag gives, or the same host with a free port when
+// that one is taken.
+func FreePort(flag, listen string) (string, error) {
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
 		host, _, _ := net.SplitHostPort(listen)
 		var other error
 		if l, other = net.Listen("tcp", net.JoinHostPort(host, "0")); other != nil {
-			return "", fmt.Errorf("--listen %s: %w", listen, err)
+			return "", fmt.Errorf("%s %s: %w", flag, listen, err)
 		}
 	}
 	defer func() { _ = l.Close() }()

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package live starts an index host, with two mock engines or in front of a real
-// fleet, and shows in a table what its streams do and what lookups predict.
+// Package live starts an index host without a gateway, with two mock engines that play
+// recordings or for a real fleet, and shows in a table what its streams do and what
+// lookups predict. Package whole shows it with all that stands around it.
 //
 // With mock engines every recorded request is first asked of the index over
 // HTTP, once all that its engine published has been applied, then sent; the

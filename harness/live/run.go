@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -20,13 +19,11 @@ import (
 // run is one run.
 type run struct {
 	cfg     Config
-	out     io.Writer
-	tty     bool
+	screen  *Screen
 	host    *proc.Process
 	client  *client
 	engines []*engine
 	readers sync.WaitGroup
-	shown   int // lines of the table now on the terminal
 	began   time.Time
 }
 
@@ -34,7 +31,7 @@ type run struct {
 // over, and stops all it started. An error is what went wrong on the way, or a
 // prediction that nothing explains.
 func Run(ctx context.Context, cfg Config, out io.Writer) (err error) {
-	r := &run{cfg: cfg, out: out, tty: isTerminal(out), began: time.Now()}
+	r := &run{cfg: cfg, screen: NewScreen(out), began: time.Now()}
 	defer func() {
 		if serr := r.stop(); err == nil {
 			err = serr
@@ -65,23 +62,14 @@ func Run(ctx context.Context, cfg Config, out io.Writer) (err error) {
 	return nil
 }
 
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	st, err := f.Stat()
-	return err == nil && st.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
-}
-
 // start starts the host and the engines and tells where to ask.
 func (r *run) start(ctx context.Context) error {
-	addr, err := freePort(r.cfg.Listen)
+	addr, err := FreePort("--listen", r.cfg.Listen)
 	if err != nil {
 		return err
 	}
 	if addr != r.cfg.Listen {
-		r.printf("%s is taken, %s is not\n", r.cfg.Listen, addr)
+		r.screen.Printf("%s is taken, %s is not\n", r.cfg.Listen, addr)
 	}
 	args := []string{"--listen", addr, "--cpu-features", asm.Level()}
 	if r.cfg.Index != "" {
@@ -104,13 +92,13 @@ func (r *run) start(ctx context.Context) error {
 		return fmt.Errorf("indexsrv does not answer at %s: %w", addr, err)
 	}
 	if len(r.cfg.Workers) > 0 {
-		r.printf("index host at %s\n  curl -s %s/workers\n", r.client.url, r.client.url)
+		r.screen.Printf("index host at %s\n  curl -s %s/workers\n", r.client.url, r.client.url)
 		return nil
 	}
 	if err := r.play(ctx); err != nil {
 		return err
 	}
-	r.printf("index host at %s, asked before every request of two recorded engines (a sample follows)\n  curl -s %s/workers\n", r.client.url, r.client.url)
+	r.screen.Printf("index host at %s, asked before every request of two recorded engines (a sample follows)\n  curl -s %s/workers\n", r.client.url, r.client.url)
 	return nil
 }
 
@@ -161,10 +149,6 @@ func (r *run) stop() error {
 		errs = append(errs, r.host.Stop())
 	}
 	return errors.Join(errs...)
-}
-
-func (r *run) printf(format string, args ...any) {
-	_, _ = fmt.Fprintf(r.out, format, args...) // a closed terminal shows itself as a signal
 }
 
 // sample returns a command that asks what an engine's last hit asked.

@@ -13,17 +13,10 @@ import (
 	"time"
 )
 
-// redraw is the period of a table on a terminal.
-const redraw = 250 * time.Millisecond
-
 // show shows the table until ctx ends: redrawn in place on a terminal, else a
 // line for each stream every few seconds.
 func (r *run) show(ctx context.Context) error {
-	period := r.cfg.Every
-	if r.tty {
-		period = redraw
-	}
-	t := time.NewTicker(period)
+	t := time.NewTicker(r.screen.Period(r.cfg.Every))
 	defer t.Stop()
 	sampled := ""
 	for {
@@ -42,8 +35,7 @@ func (r *run) show(ctx context.Context) error {
 		}
 		if sampled == "" {
 			if sampled = r.sample(); sampled != "" {
-				r.erase()
-				r.printf("  %s\n", sampled)
+				r.screen.Printf("  %s\n", sampled)
 			}
 		}
 		r.draw(ctx)
@@ -90,29 +82,17 @@ func (r *run) draw(ctx context.Context) {
 	rows, err := r.rows(ctx)
 	if err != nil {
 		if r.host.Ended() == nil && ctx.Err() == nil {
-			r.printf("%v\n", err)
+			r.screen.Printf("%v\n", err)
 		}
 		return
 	}
 	var b bytes.Buffer
-	if r.tty {
+	if r.screen.Terminal {
 		r.table(&b, rows)
-		r.erase()
-		r.shown = bytes.Count(b.Bytes(), []byte{'\n'})
-		// A narrow terminal cuts lines: one that wrapped would not be erased.
-		r.printf("\x1b[?7l%s\x1b[?7h", b.Bytes())
-		return
+	} else {
+		r.lines(&b, rows)
 	}
-	r.lines(&b, rows)
-	r.printf("%s", b.Bytes())
-}
-
-// erase takes the table off the terminal again.
-func (r *run) erase() {
-	if r.shown > 0 {
-		r.printf("\x1b[%dA\x1b[J", r.shown)
-		r.shown = 0
-	}
+	r.screen.Draw(b.Bytes())
 }
 
 // table is what a terminal shows.

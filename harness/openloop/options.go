@@ -52,6 +52,10 @@ type Options struct {
 	TTFT, ITL time.Duration // the SLO
 	Out       string        // folder; "": nothing is written
 	Seed      uint64
+
+	// Watch is told twice a second how far the replay is, and once more at its end, by one
+	// goroutine; nil: nobody is.
+	Watch func(*Standing)
 }
 
 // DefaultOptions are those of a replay that is told nothing but its URL.

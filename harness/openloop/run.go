@@ -268,10 +268,16 @@ func (r *replay) watch(ctx context.Context) {
 		}
 		r.progress.sayf("%s, %s: %d of %d requests done, %d in flight, %d errors, ITL p50 %.1f ms, %.0f prompt tokens/s",
 			c.since().Round(time.Second), r.last(), done, len(r.due), flying, c.failed.Load(), ms(c.gaps.quantile(0.5)), float64(c.tokens.Load())/max(c.since().Seconds(), 0.001))
+		if r.o.Watch != nil {
+			r.o.Watch(r.standing())
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			r.progress.end()
+			if r.o.Watch != nil {
+				r.o.Watch(r.standing())
+			}
 			return
 		}
 	}
