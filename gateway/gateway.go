@@ -211,6 +211,7 @@ func (g *Gateway) follow() {
 		g.met.joined(w)
 		g.log.Info("worker joined", "worker", w.ID, "url", w.Spec.URL, "models", w.Spec.Models, "engine", w.Spec.Engine, "ranks", len(w.Holders))
 	})
+	g.fleet.OnChange(g.loads.Changed)
 	g.fleet.OnLeave(func(w *fleet.Worker) {
 		g.watch.Remove(w)
 		g.loads.Left(w)

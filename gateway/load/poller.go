@@ -44,6 +44,7 @@ func DefaultOptions() Options {
 const (
 	mostIntervals = 64          // between questions, at most
 	mostPause     = time.Minute // or this, where that is less, but never under the interval
+	lookDown      = time.Second // between looks at who is down, who is not asked
 )
 
 // Stats are a poller's counters.
@@ -128,6 +129,24 @@ func (p *Poller) Joined(w *fleet.Worker) {
 	p.push(it)
 }
 
+// Changed is the registry's hook: w's own interval may be another one now.
+func (p *Poller) Changed(w *fleet.Worker) {
+	d := p.interval(w)
+	p.mu.Lock()
+	it := p.byW[w]
+	if it != nil && it.at >= 0 {
+		if soon := fleet.Now() + int64(d); it.due > soon {
+			heap.Remove(&p.queue, it.at)
+			it.due = soon
+			p.push(it)
+		}
+	}
+	p.mu.Unlock()
+	if it == nil {
+		p.Joined(w)
+	}
+}
+
 // Left is the registry's hook: w is asked no more, and what is under way counts for
 // nothing.
 func (p *Poller) Left(w *fleet.Worker) {
@@ -208,7 +227,10 @@ func (p *Poller) one(it *item) {
 	d := max(p.interval(it.w), time.Millisecond)
 	now := fleet.Now()
 	due := now + int64(float64(d)*(0.9+rand.Float64()/5))
-	if at, fresh := pushed(it.w, now, d); fresh {
+	if state := it.w.State(); state == fleet.NotReady || state == fleet.Failed {
+		due = now + int64(min(d, lookDown)) // its health says when it can be asked again
+		it.fails = 0
+	} else if at, fresh := pushed(it.w, now, d); fresh {
 		p.spared.Add(1)
 		due = max(at+int64(d), now+int64(d)/10)
 	} else if err := p.ask(it); err != nil {

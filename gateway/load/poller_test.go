@@ -223,3 +223,40 @@ func TestOff(t *testing.T) {
 		t.Errorf("the wrong one is asked: %+v", p.Stats())
 	}
 }
+
+// TestDown: who is down is not asked, and is as soon as he is back, however long that was.
+func TestDown(t *testing.T) {
+	var asked atomic.Int64
+	p := poller(t, load.Options{Interval: time.Millisecond, Get: func(context.Context, *fleet.Worker, string, int) (int, []byte, error) {
+		asked.Add(1)
+		return 0, nil, errors.New("refused")
+	}})
+	w := worker(0, "http://127.0.0.1:1", fleet.VLLM, 1)
+	w.SetState(fleet.NotReady)
+	p.Joined(w)
+	<-time.After(100 * time.Millisecond)
+	if n := asked.Load(); n != 0 {
+		t.Errorf("asked %d times while it was down", n)
+	}
+	w.SetState(fleet.Ready)
+	until(t, "a question", func() bool { return asked.Load() > 0 })
+}
+
+// TestChanged: a worker's own interval counts at once, also where nobody else is asked.
+func TestChanged(t *testing.T) {
+	var asked atomic.Int64
+	p := poller(t, load.Options{Get: func(context.Context, *fleet.Worker, string, int) (int, []byte, error) {
+		asked.Add(1)
+		return 200, []byte("vllm:num_requests_running 0\n"), nil
+	}})
+	w := worker(0, "http://127.0.0.1:1", fleet.VLLM, 1)
+	p.Joined(w)
+	w.SetTerms(&fleet.Terms{LoadInterval: 24 * time.Hour})
+	p.Changed(w)
+	w.SetTerms(&fleet.Terms{LoadInterval: time.Millisecond})
+	p.Changed(w)
+	until(t, "questions", func() bool { return asked.Load() >= 3 })
+	if n := p.Stats().Workers; n != 1 {
+		t.Errorf("%d workers, want 1", n)
+	}
+}
