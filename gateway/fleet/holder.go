@@ -28,6 +28,9 @@ type Holder struct {
 	prefill atomic.Int64 // tokens that were to be prefilled as these began
 	history history      // of both
 
+	prefilled atomic.Int64  // tokens of leases to which a first token came
+	rate      atomic.Uint64 // bits of a float64: see PrefillRate
+
 	held atomic.Int64 // blocks, and one more; 0: not known
 
 	token atomic.Int64 // the newest token of any answer, by [Now]; 0: none yet

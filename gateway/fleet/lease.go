@@ -24,6 +24,7 @@ type Lease struct {
 
 	seq     uint64       // the first lease of a holder has 1
 	prefill atomic.Int64 // tokens it still counts for
+	before  int64        // tokens that the holder had prefilled as it was taken
 	stream  bool
 	moved   atomic.Int64 // its newest token; 0: none yet
 	first   atomic.Bool  // a first token came, or the lease ended without one
@@ -33,7 +34,7 @@ type Lease struct {
 // Take gives a request its place on h, whatever the state of its worker.
 func (h *Holder) Take(w Work) *Lease {
 	now := Now()
-	l := &Lease{Holder: h, Since: now, stream: w.Stream}
+	l := &Lease{Holder: h, Since: now, stream: w.Stream, before: h.prefilled.Load()}
 	prefill := max(w.Prompt-w.Cached, 0)
 	l.prefill.Store(prefill)
 	h.history.prefill.note(now, uint64(h.prefill.Add(prefill)-prefill))
@@ -74,11 +75,12 @@ func (l *Lease) Moved(now int64) {
 	newer(&l.moved, now)
 	newer(&h.token, now)
 	newer(&h.Worker.contact, now)
-	l.settle()
+	l.settle(now)
 }
 
-// settle ends what the lease counts for prefill and for a first token, once.
-func (l *Lease) settle() {
+// settle ends what the lease counts for prefill and for a first token, once. That came
+// at the time moved; 0: it never did.
+func (l *Lease) settle(moved int64) {
 	if l.first.Load() || l.first.Swap(true) {
 		return
 	}
@@ -91,6 +93,9 @@ func (l *Lease) settle() {
 		return
 	}
 	h.tokens.Add(-n)
+	if moved > 0 {
+		h.measure(h.prefilled.Add(n)-l.before, n, moved-l.Since, l.stream)
+	}
 	if r := h.reading.Load(); r != nil && l.seq > r.Taken {
 		r.laterPrefill.Add(n)
 	}
@@ -107,7 +112,7 @@ func (l *Lease) Release() bool {
 	if l.done.Swap(true) {
 		return false
 	}
-	l.settle()
+	l.settle(0)
 	h := l.Holder
 	if r := h.reading.Load(); r != nil && l.seq > r.Taken {
 		r.laterEnded.Add(1)

@@ -18,6 +18,10 @@ const (
 	unknownPrompt = 1024
 
 	maxKV = 0.999
+
+	// fullKV is the share of the KV pool in use from which on requests wait for room
+	// in it, and not for their turn to be prefilled. Chosen.
+	fullKV = 0.9
 )
 
 // candidate is a holder in one decision: what was read of it, once, and what follows.
@@ -38,11 +42,13 @@ type candidate struct {
 	queued   float64 // tokens to prefill in its reading
 	pending  float64 // tokens to prefill of leases since
 	kv       float64 // 0 to 1
-	rate     float64 // tokens a second
+	rate     float64 // tokens a second that it generates
+	measured float64 // tokens a second that it prefills; 0: not known
 	age      float64 // seconds of its reading; negative: it has none
 	trust    float64 // in its reading, 0 to 1
 
 	// Made of it.
+	prefills             float64 // tokens a second that the fleet prefills
 	load                 float64 // requests
 	ahead, pressure, own float64 // seconds
 	cost                 float64 // factor
@@ -70,7 +76,7 @@ func (p *policy) read(c *candidate, now int64) {
 	h := c.h
 	c.inFlight = float64(h.InFlight())
 	pending := float64(h.PrefillInFlight())
-	c.rate, c.age, c.cost = p.o.Throughput, -1, 1
+	c.rate, c.measured, c.age, c.cost = p.o.Throughput, h.PrefillRate(), -1, 1
 	if t := h.Worker.Terms(); t.Cost > 0 {
 		c.cost = t.Cost
 	}
@@ -89,8 +95,9 @@ func (p *policy) read(c *candidate, now int64) {
 	c.since += (1 - c.trust) * (c.inFlight - c.since)
 	c.pending += (1 - c.trust) * (pending - c.pending)
 	c.kv = clampKV(r)
-	// An engine with nothing waiting tells what was asked of it, not what it could do.
-	full := r.Waiting > 0 || r.MaxRunning > 0 && r.Running >= r.MaxRunning
+	// An engine that could take more tells what was asked of it, and one behind whose
+	// prefills requests wait what these left: neither tells what it could generate.
+	full := r.MaxRunning > 0 && r.Running >= r.MaxRunning || r.Waiting > 0 && c.kv >= fullKV
 	if r.Throughput > c.rate || full && r.Throughput > 0 {
 		c.rate = r.Throughput
 	}
@@ -121,8 +128,8 @@ func (p *policy) trust(age int64) float64 {
 }
 
 // ahead is the time that so many requests and tokens to prefill take, in seconds.
-func (p *policy) ahead(requests, prefill, rate float64) float64 {
-	return requests*p.o.RequestTokens/rate + prefill/p.o.PrefillRate
+func (p *policy) ahead(requests, prefill float64, of *candidate) float64 {
+	return requests*p.o.RequestTokens/of.rate + prefill/of.prefills
 }
 
 func (p *policy) pressure(kv float64) float64 { return p.o.KVWeight * kv / (1 - kv) }
@@ -131,6 +138,10 @@ func (p *policy) pressure(kv float64) float64 { return p.o.KVWeight * kv / (1 - 
 // missing, or not trusted, is the best of the others' in its place: it never reads as
 // idle beside them. Where nobody reports, what is in flight is all there is.
 func (p *policy) price(all []candidate, prompt int64) {
+	prefills := p.prefills(all)
+	for i := range all {
+		all[i].prefills = prefills
+	}
 	var best *candidate
 	least := math.Inf(1)
 	for i := range all {
@@ -138,7 +149,7 @@ func (p *policy) price(all []candidate, prompt int64) {
 		if c.trust < 1 {
 			continue
 		}
-		if t := p.ahead(c.reported, c.queued, c.rate) + p.pressure(c.kv); t < least {
+		if t := p.ahead(c.reported, c.queued, c) + p.pressure(c.kv); t < least {
 			least, best = t, c
 		}
 	}
@@ -154,10 +165,26 @@ func (p *policy) price(all []candidate, prompt int64) {
 		}
 		// Leases are there whatever a reading says.
 		c.load = max(reported+c.since, c.inFlight)
-		c.ahead = p.ahead(c.load+1, queued+c.pending, c.rate)
+		c.ahead = p.ahead(c.load+1, queued+c.pending, c)
 		c.pressure = p.pressure(kv)
 		p.sum(c, prompt)
 	}
+}
+
+// prefills returns how many tokens a second a holder prefills: the mean of those that are
+// known. Each by its own would send all misses of an idle fleet to whose measurement
+// happened to be highest, and those that never got a long prompt would get none.
+func (p *policy) prefills(all []candidate) float64 {
+	sum, n := 0.0, 0
+	for i := range all {
+		if rate := all[i].measured; rate > 0 {
+			sum, n = sum+rate, n+1
+		}
+	}
+	if n == 0 {
+		return p.o.PrefillRate
+	}
+	return sum / float64(n)
 }
 
 // sum makes c's totals, of what is ahead and of its match.
@@ -166,9 +193,9 @@ func (p *policy) sum(c *candidate, prompt int64) {
 		prompt = max(unknownPrompt, c.cached)
 	}
 	own := float64(max(prompt-c.cached, 1)) + (1-p.o.HostWeight)*float64(c.host)
-	c.own = own / p.o.PrefillRate
+	c.own = own / c.prefills
 	c.total = c.cost * (c.ahead + c.pressure + c.own)
-	c.bare = c.cost * (c.ahead + c.pressure + float64(prompt)/p.o.PrefillRate)
+	c.bare = c.cost * (c.ahead + c.pressure + float64(prompt)/c.prefills)
 }
 
 // mean returns the mean load of those that stand for the fleet.

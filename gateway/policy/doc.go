@@ -11,6 +11,8 @@
 //	pressure = KVWeight * k/(1-k), k the share of the KV pool that cannot be evicted
 //	own      = (prompt - cached)/PrefillRate, and the time to fetch what lies on the host
 //
+// PrefillRate is measured, see [fleet.Holder.PrefillRate]; the option holds until then.
+//
 // A request goes to the deepest holders of its prefix, unless they are under pressure:
 // then a prefix is computed once more elsewhere. Where the overlap is thin it goes to
 // the least expected time of the fleet, in which the overlap has its part.

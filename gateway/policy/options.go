@@ -19,7 +19,7 @@ type Options struct {
 	// What a holder's state is worth in time.
 
 	Throughput    float64 // tokens a second, of a holder that does not tell
-	PrefillRate   float64 // tokens a second that are prefilled
+	PrefillRate   float64 // tokens a second that are prefilled, where no holder was measured yet
 	RequestTokens float64 // that a request at a holder has yet to generate
 	KVWeight      float64 // seconds, at half of the KV pool in use
 	HostWeight    float64 // of a cached block on the host; 1: as good as on the device
@@ -62,7 +62,7 @@ func DefaultOptions() Options {
 		Throughput: 2000, PrefillRate: 10_000, RequestTokens: 256,
 		KVWeight: 0.15, HostWeight: 0.8,
 		Fresh: 2 * time.Second, Stale: 15 * time.Second,
-		GateFactor: 1.5, GateLeast: 4, GateMost: 64, Patience: 2 * time.Second,
+		GateFactor: 1.5, GateLeast: 4, GateMost: 64, Patience: 4 * time.Second,
 		ThinShare: 0.3, ThinBlocks: 4,
 		Whole: MaxWhole, Draws: MaxDraws,
 	}

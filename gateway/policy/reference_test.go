@@ -29,6 +29,16 @@ func plain(q *Question, o *Options) verdict {
 			usable = append(usable, h)
 		}
 	}
+	prefills, known := o.PrefillRate, 0
+	for _, h := range usable {
+		if rate := h.PrefillRate(); rate > 0 {
+			if known++; known == 1 {
+				prefills = 0
+			}
+			prefills += rate
+		}
+	}
+	prefills /= float64(max(known, 1))
 	type report struct{ requests, prefill, kv, rate, trust float64 }
 	reports := map[*fleet.Holder]report{}
 	best, least := report{}, math.Inf(1)
@@ -43,13 +53,13 @@ func plain(q *Question, o *Options) verdict {
 				rep.kv = r.Usage
 			}
 			rep.kv = min(max(rep.kv, 0), 0.999)
-			saturated := r.Waiting > 0 || r.MaxRunning > 0 && r.Running >= r.MaxRunning
+			saturated := r.Waiting > 0 && rep.kv >= 0.9 || r.MaxRunning > 0 && r.Running >= r.MaxRunning
 			if r.Throughput > o.Throughput || r.Throughput > 0 && saturated {
 				rep.rate = r.Throughput
 			}
 		}
 		reports[h] = rep
-		t := rep.requests*o.RequestTokens/rep.rate + rep.prefill/o.PrefillRate + o.KVWeight*rep.kv/(1-rep.kv)
+		t := rep.requests*o.RequestTokens/rep.rate + rep.prefill/prefills + o.KVWeight*rep.kv/(1-rep.kv)
 		if rep.trust == 1 && t < least {
 			best, least = rep, t
 		}
@@ -81,8 +91,8 @@ func plain(q *Question, o *Options) verdict {
 				share, blocks = max(share, float64(cached)/float64(q.Prompt)), max(blocks, m.Blocks)
 			}
 		}
-		own := (float64(max(q.Prompt-cached, 1)) + (1-o.HostWeight)*float64(host)) / o.PrefillRate
-		v.times[h] = h.Worker.Terms().Cost * ((loads[h]+1)*o.RequestTokens/rep.rate + prefill/o.PrefillRate + o.KVWeight*kv/(1-kv) + own)
+		own := (float64(max(q.Prompt-cached, 1)) + (1-o.HostWeight)*float64(host)) / prefills
+		v.times[h] = h.Worker.Terms().Cost * ((loads[h]+1)*o.RequestTokens/rep.rate + prefill/prefills + o.KVWeight*kv/(1-kv) + own)
 		sum += loads[h]
 	}
 	mean := sum / float64(len(usable))
@@ -163,6 +173,11 @@ func scene(r *rand.Rand, n int) *Question {
 			}
 		}
 		lease()
+		if r.IntN(3) == 0 { // how fast it prefills is known
+			l := h.Take(fleet.Work{Prompt: 4000, Stream: true})
+			l.Moved(l.Since + 1 + r.Int64N(int64(time.Second)))
+			l.Release()
+		}
 		if r.IntN(3) < reporting {
 			reading(h, r.Int64N(int64(busy)), func(x *fleet.Reading) {
 				x.At = now - r.Int64N(int64(20*time.Second))*int64(r.IntN(2))
