@@ -16,11 +16,13 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"kindex/gateway/openai"
+	"kindex/indexsrv"
 )
 
 // Paths beside those of engines.
 const (
 	metricsPath = "/metrics"
+	indexPath   = "/index" // of an index in this process
 	profilePath = "/debug/pprof"
 )
 
@@ -67,6 +69,7 @@ func (g *Gateway) mounts(p *port) map[string]fasthttp.RequestHandler {
 			}
 			g.guarded(p, need, g.serveWorkers)(rc)
 		},
+		indexPath:   g.guarded(p, accessWatch, func(rc *fasthttp.RequestCtx, _ actor) { g.front.get(rc, g.serveIndex) }),
 		profilePath: g.guarded(p, accessProfile, func(rc *fasthttp.RequestCtx, _ actor) { g.front.get(rc, g.serveProfile) }),
 	}
 }
@@ -111,6 +114,22 @@ const (
 	usualProfile = 30 * time.Second
 	maxProfile   = 2 * time.Minute
 )
+
+// serveIndex answers /index/workers, /index/dump and /index/digest: whom an index in
+// this process follows and what it holds of them, as an index host tells it.
+func (g *Gateway) serveIndex(rc *fasthttp.RequestCtx) {
+	in, ok := g.index.(interface{ Host() *indexsrv.Host })
+	if ok && in.Host().ServeContent(rc, strings.TrimPrefix(string(rc.Path()), indexPath)) {
+		return
+	}
+	why := "known are " + indexPath + "/workers, /dump and /digest"
+	if !ok {
+		why = "there is no index in this process"
+	}
+	g.front.refuse(rc, &openai.Error{
+		Status: fasthttp.StatusNotFound, Type: openai.InvalidRequest, Code: "unknown_url", Message: "Unknown URL " + printable(rc.Path()) + ": " + why + ".",
+	})
+}
 
 // serveProfile answers /debug/pprof/NAME with a profile of the process, for go tool
 // pprof, or as text with ?debug=1. profile takes its time (?seconds=30), one at once.

@@ -226,3 +226,22 @@ func (r *rank) digest(idx *Writer) (uint64, error) {
 	}
 	return s.content.Digest(), nil
 }
+
+// ServeContent answers a GET for what this host holds and whom it follows, for a program
+// that has a host within it and a server of its own: path is /workers, /dump or /digest,
+// as the host's own contract has them. It reports whether path is one of them.
+//
+// Users must have checked who asks.
+func (h *Host) ServeContent(ctx *fasthttp.RequestCtx, path string) bool {
+	switch path {
+	case "/workers":
+		h.serveWorkers(ctx, nil)
+	case "/dump":
+		h.serveDump(ctx, nil)
+	case "/digest":
+		h.serveDigest(ctx, nil)
+	default:
+		return false
+	}
+	return true
+}

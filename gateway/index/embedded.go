@@ -404,6 +404,9 @@ func (e *embedded) Stream(w *fleet.Worker) Stream {
 	return e.loads.stream(w)
 }
 
+// Host returns the host, to be looked into.
+func (e *embedded) Host() *indexsrv.Host { return e.host }
+
 // Stats implements [Index].
 func (e *embedded) Stats() Stats {
 	s := e.guard.stats()
