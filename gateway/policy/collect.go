@@ -229,8 +229,9 @@ func (s *set) match(c *candidate, m *Match) {
 	c.blocks, c.device, c.depth = m.Blocks, device, s.worth(m)
 	size := int64(s.q.BlockSize)
 	c.cached = int64(m.Blocks) * size
-	if s.q.Prompt > 0 {
-		c.cached = min(c.cached, s.q.Prompt)
+	if s.q.Prompt > 0 && size > 0 {
+		// Engines compute the last token anew in any case, and with it its block.
+		c.cached = min(c.cached, (s.q.Prompt-1)/size*size)
 	}
 	c.host = max(c.cached-int64(device)*size, 0)
 	if m.Predicted {
