@@ -213,7 +213,7 @@ func (s *sight) judge(r Result, began int64) {
 		s.failedProbe(now)
 	case None, numResults:
 	}
-	s.schedule(r, now)
+	s.schedule(r, began, now)
 }
 
 // passed counts a probe that passed. It lifts what only probes and connections told of,
@@ -266,8 +266,8 @@ func (s *sight) failedProbe(now int64) {
 	}
 }
 
-// schedule says when the next probe is. The caller holds mu.
-func (s *sight) schedule(r Result, now int64) {
+// schedule says when the next probe is, after one that began at began. The caller holds mu.
+func (s *sight) schedule(r Result, began, now int64) {
 	o, state := s.watch.options(), s.worker.State()
 	fast := int64(o.ProbeFast)
 	var after int64
@@ -286,5 +286,9 @@ func (s *sight) schedule(r Result, now int64) {
 		after = int64(span(s.worker.Terms().Health.Interval, o.ProbeInterval))
 		after += int64((rand.Float64() - 0.5) / 5 * float64(after)) // that many workers are not asked at once
 	}
-	s.due.Store(now + after)
+	due := now + after
+	if r == Refused { // the time that it took to fail counts: what is unreachable is tried without a pause
+		due = max(began+after, now+grain)
+	}
+	s.due.Store(due)
 }

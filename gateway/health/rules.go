@@ -55,7 +55,7 @@ func (s *sight) wedged(now int64) bool {
 			moved = max(moved, s.answered.Load())
 		}
 		was := r.wedged
-		r.look(now, moved, wedge, unanswered)
+		r.look(now, moved, s.reached.Load(), wedge, unanswered)
 		came = came || was && !r.wedged && !r.doubted
 		standing = standing || r.wedged || r.silent(now, moved, wedge) ||
 			unanswered && now-max(s.heard(), moved) >= r.bound(wedge)
@@ -80,14 +80,16 @@ func (s *sight) unanswered(now int64) bool {
 	return s.last == TimedOut && s.lastAt > s.heard()
 }
 
-// look settles whether r stands still by its streams.
-func (r *rank) look(now, moved, wedge int64, unanswered bool) {
+// look settles whether r stands still by its streams. What these missed while the worker
+// could not be reached, which it can since reached, does not speak against it: they wait
+// for TCP to send again what was lost.
+func (r *rank) look(now, moved, reached, wedge int64, unanswered bool) {
 	p, report := r.holder.Progress(), r.holder.Reading()
 	pending := r.holder.PrefillInFlight()
-	since := max(p.Since, moved)
+	since := max(p.Since, moved, reached)
 	switch {
 	case since > r.since:
-		progress := moved > r.since
+		progress, again := moved > r.since, reached > r.since
 		r.since, r.pile, r.pending, r.waiting = since, p.Streams, pending, 0
 		if report != nil {
 			r.waiting = max(report.Waiting, 0)
@@ -95,8 +97,10 @@ func (r *rank) look(now, moved, wedge int64, unanswered bool) {
 				r.pending = max(r.pending, report.PrefillPending)
 			}
 		}
-		if progress {
+		if progress || again {
 			r.wedged, r.doubted = false, false
+		}
+		if progress {
 			r.rate.progress(r.holder, moved)
 		}
 	case now-since < settling:

@@ -29,6 +29,7 @@ type sight struct {
 	joined int64
 
 	failed   atomic.Int64 // the newest connection that could not be made
+	reached  atomic.Int64 // when it could last be reached again
 	direct   atomic.Int64 // the newest answer of its own, to a request or a probe
 	answered atomic.Int64 // the newest whole answer to a request
 	fullTill atomic.Int64 // it answered that it is full
@@ -97,6 +98,9 @@ func (s *sight) reach(now int64) {
 	out := stall > 0 && failed > heard && now-heard >= stall
 	if out && s.unprobed() && now-failed >= int64(o.BreakerOpen) {
 		out = false // nobody but a request finds out whether it is back
+	}
+	if !out && heard >= failed && s.worker.Vetoes()&fleet.Unreachable != 0 {
+		s.newer(&s.reached, now)
 	}
 	s.steer(fleet.Unreachable, out)
 }
