@@ -25,7 +25,7 @@ func runDrill(ctx context.Context, c *command, args []string, stdout, stderr io.
 		return code
 	}
 	if len(rest) != 1 {
-		fmt.Fprintf(stderr, "harness %s: give one name: %s\n", c.name, trial.OneOf(append(drill.Names(), "all")))
+		fmt.Fprintf(stderr, "harness %s: give one name: %s\n", c.name, trial.OneOf(append(drill.Names(), drill.GroupNames()...)))
 		return exitUsage
 	}
 	drills, err := drill.Select(rest[0])

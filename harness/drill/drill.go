@@ -24,7 +24,26 @@ type Drill struct {
 }
 
 // all are the drills, in the order in which they run.
-var all = slices.Concat(relayDrills, indexDrills, engineDrills)
+var all = slices.Concat(relayDrills, indexDrills, engineDrills, gatewayDrills)
+
+// groups are drills that go together, by whom they judge.
+var groups = []struct {
+	name   string
+	drills []Drill
+}{
+	{"relay", relayDrills},
+	{"index", slices.Concat(indexDrills, engineDrills)},
+	{"gateway", gatewayDrills},
+}
+
+// GroupNames returns the names that stand for several drills.
+func GroupNames() []string {
+	names := []string{"all"}
+	for _, g := range groups {
+		names = append(names, g.name)
+	}
+	return names
+}
 
 // Names returns the drills' names.
 func Names() []string {
@@ -48,23 +67,34 @@ func WriteList(w io.Writer) {
 		_, _ = fmt.Fprintf(t, "  %s\t%s\n", all[i].Name, all[i].Fault())
 	}
 	_ = t.Flush()
+	_, _ = fmt.Fprintf(w, "\nall runs every drill; %s those that judge it; a fault that index and gateway have\na drill of (engine-killed) runs both, gateway-engine-killed the gateway's alone.\n", trial.OneOf(GroupNames()[1:]))
 	_, _ = fmt.Fprintln(w, "\nA rule's times do not count how long a program stood ready to run and had no CPU, up to four times the rule's own.")
 }
 
 // ErrUnknown is a name that no drill has.
 var ErrUnknown = errors.New("unknown drill")
 
-// Select returns the drill of that name, or all of them for "all".
+// Select returns the drills that a name stands for: all of them for "all", those of a
+// group, and for a fault every drill of it: of the index, and of the gateway, where its
 func Select(name string) ([]Drill, error) {
 	if name == "all" {
 		return all, nil
 	}
-	for _, d := range all {
-		if d.Name == name {
-			return []Drill{d}, nil
+	for _, g := range groups {
+		if g.name == name {
+			return g.drills, nil
 		}
 	}
-	return nil, fmt.Errorf("%w %q: must be %s", ErrUnknown, name, trial.OneOf(append(Names(), "all")))
+	var found []Drill
+	for _, d := range all {
+		if d.Name == name || d.Name == "gateway-"+name {
+			found = append(found, d)
+		}
+	}
+	if found == nil {
+		return nil, fmt.Errorf("%w %q: must be %s", ErrUnknown, name, trial.OneOf(append(Names(), GroupNames()...)))
+	}
+	return found, nil
 }
 
 // Options are what every drill is given.

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"strconv"
 	"sync"
@@ -54,9 +55,12 @@ var engineDrills = []Drill{
 // Concurrency: any goroutine.
 type liveEngine struct {
 	e           *Env
-	pub, replay int // ports
+	host        string // of its sockets and of OpenAI's API
+	pub, replay int    // ports
 	admin       string
 	api         string // OpenAI's
+	blocks      int    // of its cache
+	pass        string // time of one
 	http        http.Client
 
 	mu       sync.Mutex
@@ -68,24 +72,35 @@ type liveEngine struct {
 
 // startEngine starts an engine that has cached something and is silent now.
 func (e *Env) startEngine(ctx context.Context) (*liveEngine, error) {
+	l, err := e.startEngineAt(ctx, "127.0.0.1", engineBlocks, "2ms")
+	if err != nil {
+		return nil, err
+	}
+	return l, l.serveFor(ctx, engineWarm)
+}
+
+// startEngineAt starts one that listens at a host of this machine, and has cached nothing.
+func (e *Env) startEngineAt(ctx context.Context, host string, blocks int, pass string) (*liveEngine, error) {
 	first, err := publish.FreePorts(4)
 	if err != nil {
 		return nil, err
 	}
-	l := &liveEngine{e: e, pub: first, replay: first + 1, admin: "127.0.0.1:" + strconv.Itoa(first+2), api: "127.0.0.1:" + strconv.Itoa(first+3), http: http.Client{Timeout: time.Minute}}
-	l.life = -1
+	l := &liveEngine{
+		e: e, host: host, pub: first, replay: first + 1, admin: "127.0.0.1:" + strconv.Itoa(first+2), api: net.JoinHostPort(host, strconv.Itoa(first+3)),
+		blocks: blocks, pass: pass, http: http.Client{Timeout: time.Minute}, life: -1,
+	}
 	if err := l.start(ctx); err != nil {
 		return nil, err
 	}
 	e.later(func() error { l.SetRate(0); l.http.CloseIdleConnections(); return nil })
-	return l, l.serveFor(ctx, engineWarm)
+	return l, nil
 }
 
 // start starts the process, with an empty cache, where it always is.
 func (l *liveEngine) start(ctx context.Context) error {
 	p, err := l.e.start("mockworker", "--engine", engine.VLLM,
 		"--pub", l.Pub(), "--replay", l.Replay(), "--admin", l.admin, "--http", l.api, "--model", modelName,
-		"--blocks", strconv.Itoa(engineBlocks), "--pass", "2ms")
+		"--blocks", strconv.Itoa(l.blocks), "--pass", l.pass)
 	if err != nil {
 		return err
 	}
@@ -113,10 +128,12 @@ func (l *liveEngine) serveFor(ctx context.Context, d time.Duration) error {
 }
 
 // Pub implements source.
-func (l *liveEngine) Pub() string { return "tcp://127.0.0.1:" + strconv.Itoa(l.pub) }
+func (l *liveEngine) Pub() string { return "tcp://" + net.JoinHostPort(l.host, strconv.Itoa(l.pub)) }
 
 // Replay implements source.
-func (l *liveEngine) Replay() string { return "tcp://127.0.0.1:" + strconv.Itoa(l.replay) }
+func (l *liveEngine) Replay() string {
+	return "tcp://" + net.JoinHostPort(l.host, strconv.Itoa(l.replay))
+}
 
 // Ranks implements source.
 func (l *liveEngine) Ranks() int { return 1 }

@@ -169,7 +169,7 @@ func TestIndexPlanted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := Run(t.Context(), drills, o)
+			r, err := Run(t.Context(), drills[:1], o) // the gateway's has a test of its own
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -28,7 +28,7 @@ func build(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "bin")+string(os.PathSeparator), "./cmd/relay", "./cmd/indexsrv", "./cmd/mockworker")
+	cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "bin")+string(os.PathSeparator), "./cmd/relay", "./cmd/indexsrv", "./cmd/mockworker", "./cmd/gateway")
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
