@@ -82,7 +82,7 @@ func plain(q *Question, o *Options) verdict {
 			if m.Holder != h || h.Worker.Vetoes()&fleet.FaultyCache != 0 {
 				continue
 			}
-			cached = min(int64(m.Blocks)*int64(q.BlockSize), q.Prompt)
+			cached = min(int64(m.Blocks)*int64(q.BlockSize), (q.Prompt-1)/int64(q.BlockSize)*int64(q.BlockSize))
 			host = max(cached-int64(m.Device)*int64(q.BlockSize), 0)
 			depth[h] = float64(m.Device) + o.HostWeight*float64(m.Blocks-m.Device)
 			if depth[h] > deepest {
