@@ -263,6 +263,9 @@ func (p *Prober) failed(reg *fleet.Registration, st *standing, err error) time.D
 // settle makes what was found so.
 func (p *Prober) settle(reg *fleet.Registration, w *fleet.Worker, f *found) error {
 	given := reg.Given()
+	if w != nil {
+		f.remember(w.Spec)
+	}
 	s := f.onto(given)
 	switch {
 	case w == nil || reg.Job().Status != "done": // it joined as it was given, if it did
@@ -281,6 +284,7 @@ func (p *Prober) settle(reg *fleet.Registration, w *fleet.Worker, f *found) erro
 		if f, err = p.ask(reg); err != nil {
 			return err
 		}
+		f.remember(w.Spec)
 		if s = f.onto(reg.Given()); sameEngine(w, s) {
 			return nil
 		}

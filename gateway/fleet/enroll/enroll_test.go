@@ -116,10 +116,15 @@ func TestAWrongKeyIsSaid(t *testing.T) {
 type late struct {
 	card, metrics atomic.Value
 	asked         atomic.Int64
+	broken        atomic.Bool // its metrics cannot be had
 }
 
 func (l *late) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	l.asked.Add(1)
+	if l.broken.Load() && q.URL.Path == "/metrics" {
+		http.Error(w, "overloaded", http.StatusInternalServerError)
+		return
+	}
 	body := map[string]*atomic.Value{"/v1/models": &l.card, "/metrics": &l.metrics}[q.URL.Path]
 	if body == nil || body.Load() == nil {
 		http.NotFound(w, q)
@@ -208,6 +213,23 @@ func TestAnotherEngineAtTheURLJoinsAnew(t *testing.T) {
 		}
 	}); !slices.Equal(got, []string{reg.ID}) {
 		t.Errorf("workers are %v, want %s alone", got, reg.ID)
+	}
+}
+
+func TestWhoDoesNotSayIsNoOtherEngine(t *testing.T) {
+	var e late
+	e.is("m", "", 2)
+	s := httptest.NewServer(&e)
+	defer s.Close()
+	r, p := rig(t)
+	reg := register(t, p, fleet.Spec{URL: s.URL})
+	w := joined(t, reg)
+	e.broken.Store(true)
+	e.is("m", `,{"id":"l","parent":"m"}`, 2)
+	p.Again(reg.ID)
+	until(t, "the adapter", func() bool { return r.Pool("l") != nil })
+	if now := reg.Worker(); now != w || len(now.Holders) != 2 || now.Spec.BlockSize != 16 {
+		t.Errorf("a question without an answer made another engine: %d ranks, blocks of %d", len(now.Holders), now.Spec.BlockSize)
 	}
 }
 

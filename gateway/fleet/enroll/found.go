@@ -3,6 +3,7 @@
 package enroll
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,6 +21,19 @@ type found struct {
 	ranks     int
 	blockSize int
 	events    fleet.Events
+	silent    bool // it did not answer all questions
+}
+
+// remember completes what was found with what was known, where the engine did not answer
+// all questions: what it did not say this time has not changed for that.
+func (f *found) remember(s *fleet.Spec) {
+	if !f.silent {
+		return
+	}
+	f.engine = cmp.Or(f.engine, s.Engine)
+	f.ranks = cmp.Or(f.ranks, s.Ranks)
+	f.blockSize = cmp.Or(f.blockSize, s.BlockSize)
+	f.events = cmp.Or(f.events, s.Events)
 }
 
 // onto returns the specification of given, completed with what was found.
@@ -83,5 +97,5 @@ func sameEngine(w *fleet.Worker, s *fleet.Spec) bool {
 
 // describe says in a log what makes an engine another one.
 func describe(s *fleet.Spec) string {
-	return fmt.Sprintf("%s %s ranks=%d block=%d", s.Engine, strings.Join(s.Models, " "), s.Ranks, s.BlockSize)
+	return fmt.Sprintf("%s %s ranks=%d block=%d events=%s", s.Engine, strings.Join(s.Models, " "), s.Ranks, s.BlockSize, cmp.Or(s.Events.Relay, s.Events.Endpoint))
 }

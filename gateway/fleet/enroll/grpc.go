@@ -34,7 +34,8 @@ func (p *Prober) askGRPC(ctx context.Context, given *fleet.Spec) (*found, error)
 		}
 		creds = credentials.NewTLS(conf)
 	}
-	conn, err := grpc.NewClient("passthrough:///"+target, grpc.WithTransportCredentials(creds), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
+	conn, err := grpc.NewClient("passthrough:///"+target, grpc.WithTransportCredentials(creds), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
 	if err != nil {
 		return nil, err
 	}

@@ -34,6 +34,8 @@ type caller struct {
 	p   *Prober
 	ctx context.Context //nolint:containedctx // of one turn
 	w   *fleet.Worker
+
+	silent bool // it did not answer a question, which is not to say that it knows none
 }
 
 // askHTTP finds out what an HTTP server says of itself.
@@ -43,7 +45,7 @@ func (p *Prober) askHTTP(ctx context.Context, reg *fleet.Registration) (*found, 
 	w := fleet.NewWorker(reg.ID, given)
 	defer p.get.Forget(w)
 	defer w.SetState(fleet.Removed) // it never was; nothing is kept for it
-	c := &caller{p, ctx, w}
+	c := &caller{p: p, ctx: ctx, w: w}
 	f := &found{url: given.URL}
 	if err := c.models(f); err != nil {
 		return nil, err
@@ -56,12 +58,14 @@ func (p *Prober) askHTTP(ctx context.Context, reg *fleet.Registration) (*found, 
 	if f.engine != fleet.SGLang && (f.ranks == 0 || f.blockSize == 0) {
 		c.metrics(f)
 	}
+	f.silent = c.silent
 	return f, ctx.Err()
 }
 
 // json asks for path and decodes the answer into v.
 func (c *caller) json(path string, v any) error {
 	status, body, err := c.p.get.Get(c.ctx, c.w, path, maxAnswer)
+	c.silent = c.silent || err != nil || status >= 500
 	switch {
 	case err != nil:
 		if notHTTP(err) {
@@ -209,6 +213,7 @@ const cacheConfig = "vllm:cache_config_info{"
 // metrics counts vLLM's ranks and reads their block size.
 func (c *caller) metrics(f *found) {
 	status, body, err := c.p.get.Get(c.ctx, c.w, "/metrics", maxMetrics)
+	c.silent = c.silent || err != nil || status >= 500
 	if err != nil || status != 200 {
 		return
 	}
