@@ -10,7 +10,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -18,7 +17,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -41,8 +39,6 @@ type asked struct {
 	whole      bool      // to [DONE]
 	fault      string    // why not, or code of a refusal
 	retryAfter string
-	refused    bool // nobody listens at the gateway
-	hung       bool // given up by the client
 }
 
 // ok reports whether the request was answered to its end.
@@ -176,7 +172,10 @@ func (l *load) ask(a *asked, prompt []uint32, tokens int) {
 }
 
 func (a *asked) fail(ctx context.Context, err error) {
-	a.fault, a.hung, a.refused = err.Error(), ctx.Err() != nil, errors.Is(err, syscall.ECONNREFUSED)
+	a.fault = err.Error()
+	if ctx.Err() != nil {
+		a.fault = "given up by its client: " + a.fault
+	}
 }
 
 // post sends one request.
