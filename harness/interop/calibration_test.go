@@ -32,7 +32,7 @@ func TestCalibration(t *testing.T) {
 		return
 	}
 	began := time.Now()
-	server := startVLLM(t, []string{"VLLM_ENABLE_V1_MULTIPROCESSING=0"}, "--distributed-executor-backend", "uni",
+	server := startVLLM(t, []string{"VLLM_ENABLE_V1_MULTIPROCESSING=0"}, "--distributed-executor-backend", "uni", "--skip-tokenizer-init",
 		"--prefix-caching-hash-algo", "sha256_cbor", "--max-num-batched-tokens", strconv.Itoa(calibrationBudget))
 	api := newClient(vllmPort)
 	api.http.Timeout = time.Minute

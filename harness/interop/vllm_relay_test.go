@@ -35,7 +35,7 @@ func TestRealEngineRelay(t *testing.T) {
 		return
 	}
 	began := time.Now()
-	server := startVLLM(t, nil, "--data-parallel-size", strconv.Itoa(vllmRanks))
+	server := startVLLM(t, nil, "--skip-tokenizer-init", "--data-parallel-size", strconv.Itoa(vllmRanks))
 	relay := startUnprimedRelay(t, "relay", vllmRelayPort,
 		fmt.Sprintf("vllm=tcp://127.0.0.1:15557,replay=tcp://127.0.0.1:15657,ranks=%d", vllmRanks))
 	host := startIndexsrv(t)

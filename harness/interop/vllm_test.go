@@ -39,7 +39,7 @@ func TestRealEngine(t *testing.T) {
 	}
 
 	began := time.Now()
-	engine := startVLLM(t, []string{"VLLM_ENABLE_V1_MULTIPROCESSING=0"}, "--distributed-executor-backend", "uni")
+	engine := startVLLM(t, []string{"VLLM_ENABLE_V1_MULTIPROCESSING=0"}, "--distributed-executor-backend", "uni", "--skip-tokenizer-init")
 	host := startIndexsrv(t)
 	reg := registration{
 		Instance: 1, Model: "tiny", Block: vllmBlock,
@@ -88,7 +88,8 @@ func TestRealEngine(t *testing.T) {
 	}
 }
 
-// startVLLM starts the engine's server, which takes minutes.
+// startVLLM starts the engine's server, which takes minutes. The model has no tokenizer:
+// args name one, or say that there is none.
 func startVLLM(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
 	model, err := filepath.Abs("../testdata/fixtures/models/tinyllama")
@@ -101,7 +102,7 @@ func startVLLM(t *testing.T, env []string, args ...string) *process {
 	}, env...), append([]string{
 		vllmEnv.python(t), "-m", "vllm.entrypoints.openai.api_server",
 		"--model", model, "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", strconv.Itoa(vllmPort),
-		"--load-format", "dummy", "--skip-tokenizer-init", "--enforce-eager", "--dtype", "bfloat16",
+		"--load-format", "dummy", "--enforce-eager", "--dtype", "bfloat16",
 		"--max-model-len", strconv.Itoa(vllmContext), "--max-num-seqs", "8",
 		"--block-size", strconv.Itoa(vllmBlock), "--num-gpu-blocks-override", strconv.Itoa(vllmBlocks),
 		"--enable-prefix-caching", "--enable-prompt-tokens-details",
