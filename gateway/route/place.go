@@ -14,6 +14,7 @@ import (
 
 	"kindex/gateway/fleet"
 	"kindex/gateway/openai"
+	"kindex/gateway/overlay"
 	"kindex/gateway/policy"
 	"kindex/internal/kv"
 	"kindex/internal/lookup"
@@ -271,7 +272,7 @@ func (r *Router) exact(ctx context.Context, q *Request, p *Placement) {
 		if m.Rank != p.Holder.Rank {
 			continue
 		}
-		p.Decision.Cached = min(int64(m.Any)*int64(q.blockSize), int64(len(q.Prompt.Tokens)))
+		p.Decision.Cached = int64(min(m.Any, overlay.Usable(int64(len(q.Prompt.Tokens)), q.blockSize))) * int64(q.blockSize)
 		q.matches = append(q.matches, policy.Match{Holder: p.Holder, Blocks: m.Any, Device: m.Device, Degraded: m.Degraded})
 	}
 }

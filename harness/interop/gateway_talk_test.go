@@ -214,7 +214,14 @@ func (w *mixedTalk) next() *mixedRequest {
 		q2 := *w.past[len(w.past)-1-w.rng.IntN(min(12, len(w.past)))]
 		if q2.length() < w.context/2 {
 			q2.most = q.most
-			return w.grow(&q2, w.rng.IntN(100))
+			n := w.rng.IntN(100)
+			switch w.rng.IntN(5) {
+			case 0:
+				n = 0 // again
+			case 1: // exactly to a block's end: the last token is computed anew all the same
+				n = (vllmBlock - q2.length()%vllmBlock) % vllmBlock
+			}
+			return w.grow(&q2, n)
 		}
 	}
 	q.form, q.path = "ids", "/v1/completions"
