@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"kindex/internal/jsonscan"
 	"kindex/internal/kv"
 	"kindex/internal/lookup"
@@ -36,14 +38,15 @@ type queryScratch struct {
 	extra                extraKeys
 	instances            [][]byte // sorted; only these, where filtered
 	filtered             bool
-	maxResults           int // 0: all
-	maxHits              int // the deepest so many ranks are enough; 0: all
+	names                []uint32 // hashes of instances, where these are few
+	maxResults           int      // 0: all
+	maxHits              int      // the deepest so many ranks are enough; 0: all
 
 	// The answer.
 	matches []kv.Match
 	hits    []hit
 	deep    []hit    // see order
-	keys    []uint64 // see cutEqual
+	top     []placed // see cutEqual
 	rows    []row
 }
 
@@ -73,7 +76,7 @@ func newQueryScratch(stripe int) *queryScratch {
 }
 
 func (h *Host) putScratch(q *queryScratch) {
-	if cap(q.body)+cap(q.text)+4*cap(q.tokens)+8*cap(q.hashes)+cap(q.out)+16*cap(q.matches)+32*cap(q.hits)+32*cap(q.deep)+8*cap(q.keys) > maxKeptBytes {
+	if cap(q.body)+cap(q.text)+4*cap(q.tokens)+8*cap(q.hashes)+cap(q.out)+16*cap(q.matches)+32*cap(q.hits)+32*cap(q.deep)+24*cap(q.top) > maxKeptBytes {
 		return
 	}
 	clear(q.hits) // hold no unregistered rank
@@ -145,14 +148,37 @@ func (h *Host) find(q *queryScratch, byHash bool) (blockSize int, err error) {
 
 var defaultGroupBytes = []byte(defaultGroup)
 
+// fewNames: instances that are asked about are looked for by their hashes up to so many.
+const fewNames = 8
+
 // collect turns matches into hits.
 func (h *Host) collect(q *queryScratch) {
+	if q.filtered && len(q.instances) <= fewNames {
+		h.pick(q)
+	}
 	for _, m := range q.matches {
 		// A holder without a rank was unregistered while the index was asked.
 		if r := h.reg.holders.get(shard.Holder(m.Holder)); r != nil && q.wants(r.worker) {
 			q.hits = append(q.hits, hit{r, m.Device, m.Host, m.Any})
 		}
 	}
+}
+
+// pick leaves in q.matches those of the few instances that are asked about, and perhaps
+// some more. Most holders of a popular prompt are others, and it touches no rank of them.
+func (h *Host) pick(q *queryScratch) {
+	q.names = q.names[:0]
+	for _, id := range q.instances {
+		q.names = append(q.names, uint32(xxh3.Hash(id)))
+	}
+	names := h.reg.holders.reader()
+	kept := q.matches[:0]
+	for i := range q.matches {
+		if slices.Contains(q.names, names.name(shard.Holder(q.matches[i].Holder))) {
+			kept = append(kept, q.matches[i])
+		}
+	}
+	q.matches = kept
 }
 
 // byInstance turns hits into rows.

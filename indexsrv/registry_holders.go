@@ -5,6 +5,8 @@ package indexsrv
 import (
 	"sync/atomic"
 
+	"github.com/zeebo/xxh3"
+
 	"kindex/shard"
 )
 
@@ -17,13 +19,16 @@ type holderTable struct {
 	pages atomic.Pointer[[]*holderPage] // replaced to grow; entries stay
 }
 
-// pageBits: 4 KiB a page, so that short-lived holders leave little behind.
+// pageBits: 5 KiB a page, so that short-lived holders leave little behind.
 const pageBits = 8
 
 type holderPage struct {
 	live  int // ranks in it; the setter's
 	ranks [1 << pageBits]atomic.Pointer[rank]
-	keys  [1 << pageBits]atomic.Uint64 // of the ranks: see rank.place
+
+	// Of the ranks, so that a lookup passes over most of what it finds without one.
+	keys  [1 << pageBits]atomic.Uint64 // see rank.place; 0: nobody
+	names [1 << pageBits]atomic.Uint32 // see nameHash
 }
 
 // get returns the rank that h is now, or nil.
@@ -36,17 +41,52 @@ func (t *holderTable) get(h shard.Holder) *rank {
 	return (*pages)[p].ranks[h&(1<<pageBits-1)].Load()
 }
 
-// key returns the key of the rank that h is now; false: nobody. It touches no rank.
-func (t *holderTable) key(h shard.Holder) (uint64, bool) {
-	pages := t.pages.Load()
-	p := int(h >> pageBits)
-	if pages == nil || p >= len(*pages) || (*pages)[p] == nil {
-		return 0, false
-	}
-	page := (*pages)[p]
-	i := h & (1<<pageBits - 1)
-	return page.keys[i].Load(), page.ranks[i].Load() != nil
+// holderReader reads what a table says of holders, for one lookup. Holders' numbers
+// mostly ascend within one: it keeps the page of the one before.
+type holderReader struct {
+	pages []*holderPage
+	page  *holderPage
+	at    shard.Holder // of page
 }
+
+// reader returns a reader of what is there now.
+func (t *holderTable) reader() holderReader {
+	r := holderReader{page: &emptyPage, at: ^shard.Holder(0)}
+	if pages := t.pages.Load(); pages != nil {
+		r.pages = *pages
+	}
+	return r
+}
+
+// emptyPage is a page without a rank.
+var emptyPage holderPage
+
+func (r *holderReader) turn(at shard.Holder) {
+	r.page, r.at = &emptyPage, at
+	if p := int(at); p < len(r.pages) && r.pages[p] != nil {
+		r.page = r.pages[p]
+	}
+}
+
+// key returns the key of the rank that h is now; 0: nobody. It touches no rank.
+func (r *holderReader) key(h shard.Holder) uint64 {
+	if at := h >> pageBits; at != r.at {
+		r.turn(at)
+	}
+	return r.page.keys[h&(1<<pageBits-1)].Load()
+}
+
+// name returns the hash of the instance id of the rank that h is now; that of nobody
+// means nothing. It touches no rank.
+func (r *holderReader) name(h shard.Holder) uint32 {
+	if at := h >> pageBits; at != r.at {
+		r.turn(at)
+	}
+	return r.page.names[h&(1<<pageBits-1)].Load()
+}
+
+// nameHash tells most instances from most others.
+func nameHash(id string) uint32 { return uint32(xxh3.HashString(id)) }
 
 // set makes h name r; nil: nobody.
 func (t *holderTable) set(h shard.Holder, r *rank) {
@@ -67,7 +107,10 @@ func (t *holderTable) set(h shard.Holder, r *rank) {
 	}
 	page := pages[p]
 	if r != nil {
+		page.names[h&(1<<pageBits-1)].Store(nameHash(r.worker.id.text))
 		page.keys[h&(1<<pageBits-1)].Store(r.place())
+	} else {
+		page.keys[h&(1<<pageBits-1)].Store(0)
 	}
 	was := page.ranks[h&(1<<pageBits-1)].Swap(r)
 	switch {
@@ -84,5 +127,5 @@ func (t *holderTable) set(h shard.Holder, r *rank) {
 }
 
 // place orders ranks as equal matches are ordered: by their workers' registration, then by
-// number.
-func (r *rank) place() uint64 { return r.worker.order<<20 | uint64(r.number) }
+// number. It is never 0.
+func (r *rank) place() uint64 { return r.worker.order<<20 | uint64(r.number) + 1 }

@@ -159,12 +159,14 @@ func TestHolderTable(t *testing.T) {
 			break
 		}
 	}
+	reader := table.reader()
 	for h := range next + 1_000 {
 		if got := table.get(h); got != want[h] {
 			t.Fatalf("holder %d: got %v, want %v", h, got, want[h])
 		}
-		if key, ok := table.key(h); ok != (want[h] != nil) || ok && key != want[h].place() {
-			t.Fatalf("holder %d: key %d, %v", h, key, ok)
+		key, name := reader.key(h), reader.name(h)
+		if x := want[h]; (key != 0) != (x != nil) || x != nil && (key != x.place() || name != nameHash(x.worker.id.text)) {
+			t.Fatalf("holder %d: key %d, name %d", h, key, name)
 		}
 	}
 	pages := 0

@@ -9,27 +9,36 @@ import "sync/atomic"
 // A Holder is one rank of a worker: what a decision names, and what the index knows
 // by the worker's instance and this rank.
 type Holder struct {
-	Worker *Worker
-	Rank   int
-	// Seat is the holder's place in its pool's tables. It is the same in all pools and
-	// is given to another one only after the worker has gone.
-	Seat int
+	// What a decision reads of each holder that it looks at fills one line of memory, and
+	// begins the next.
 
-	reading atomic.Pointer[Reading]
+	Worker   *Worker
+	reading  atomic.Pointer[Reading]
+	standing atomic.Uint64 // Standing, of Worker
+	cost     atomic.Uint64 // bits of its Terms' Cost
 
 	// Of leases that are out; never negative.
 	requests atomic.Int64
 	tokens   atomic.Int64 // that are to be prefilled: of prompts, less what was cached
-	streams  atomic.Int64 // of the requests, those whose tokens are seen one by one
-	unmoved  atomic.Int64 // of the streams, those without a token yet
 
 	// Of all leases that ever were; they only grow.
 	taken   atomic.Uint64
 	prefill atomic.Int64 // tokens that were to be prefilled as these began
-	history history      // of both
 
-	prefilled atomic.Int64  // tokens of leases to which a first token came
-	rate      atomic.Uint64 // bits of a float64: see PrefillRate
+	rate atomic.Uint64 // bits of a float64: see PrefillRate
+
+	Rank int
+	// Seat is the holder's place in its pool's tables. It is the same in all pools and
+	// is given to another one only after the worker has gone.
+	Seat int
+
+	// Of leases that are out; never negative.
+	streams atomic.Int64 // those whose tokens are seen one by one
+	unmoved atomic.Int64 // of the streams, those without a token yet
+
+	history history // of taken and prefill
+
+	prefilled atomic.Int64 // tokens of leases to which a first token came
 
 	held atomic.Int64 // blocks, and one more; 0: not known
 
@@ -40,20 +49,24 @@ type Holder struct {
 // Reading is one report of a holder's load. It is immutable once it is set, is set once,
 // on one holder, and is not copied.
 //
-// What an engine does not say is negative, which is not zero.
+// What an engine does not say is negative, which is not zero. What a decision reads comes
+// first, and all of it fills two lines of memory.
 type Reading struct {
-	At     int64 // when it was so, by [Now]
-	Pushed bool  // by the engine or its relay; else asked for
+	// Of the leases taken after this was read, those that ended meanwhile.
+	laterEnded atomic.Int64
+
+	At int64 // when it was so, by [Now]
 
 	Running, Waiting int64   // requests
 	WaitingUncached  int64   // tokens that wait to be prefilled and no cache holds
-	Usage            float64 // share of the KV pool in use, 0 to 1
-	ActiveUsage      float64 // of it what cannot be evicted
+	PrefillPending   int64   // tokens yet to be prefilled, running requests' too
+	ActiveUsage      float64 // share of the KV pool that is in use and cannot be evicted, 0 to 1
 	Throughput       float64 // tokens a second
-	MaxRunning       int64
-	PrefillPending   int64 // tokens yet to be prefilled, running requests' too
-	SilenceMS        int64 // without output while it holds requests
-	ReportsSteps     bool  // counts every step, so that silence is standing still
+
+	laterPrefill atomic.Int64 // what those of laterEnded counted
+
+	Usage      float64 // share of the KV pool in use, 0 to 1
+	MaxRunning int64
 
 	// Taken is how many leases had been taken on the holder when this was read, and
 	// TakenPrefill the tokens that these were to prefill: what came later is not in it.
@@ -61,9 +74,9 @@ type Reading struct {
 	Taken        uint64
 	TakenPrefill int64
 
-	// Of the leases taken later, those that ended meanwhile and what they counted.
-	laterEnded   atomic.Int64
-	laterPrefill atomic.Int64
+	SilenceMS    int64 // without output while it holds requests
+	Pushed       bool  // by the engine or its relay; else asked for
+	ReportsSteps bool  // counts every step, so that silence is standing still
 }
 
 // Reading returns the newest report; nil: none yet.

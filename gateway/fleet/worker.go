@@ -7,6 +7,7 @@ package fleet
 
 import (
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -68,6 +69,8 @@ type Worker struct {
 	priced  atomic.Pointer[Terms]
 	served  atomic.Pointer[Served]
 	contact atomic.Int64 // the newest sign of life, monotonic ns of [Now]
+
+	telling sync.Mutex // of tell
 }
 
 // NewWorker returns the worker of a registration, pending, with a holder for each rank.
@@ -116,7 +119,11 @@ func (w *Worker) State() State { return State(w.state.Load()) }
 func (w *Worker) SetState(s State) State {
 	for {
 		old := w.State()
-		if !may(old, s) || w.state.CompareAndSwap(uint32(old), uint32(s)) {
+		if !may(old, s) {
+			return old
+		}
+		if w.state.CompareAndSwap(uint32(old), uint32(s)) {
+			w.tell()
 			return old
 		}
 	}
@@ -124,7 +131,11 @@ func (w *Worker) SetState(s State) State {
 
 // MoveState moves w from one state to another, and reports whether it was there and may.
 func (w *Worker) MoveState(from, to State) bool {
-	return may(from, to) && w.state.CompareAndSwap(uint32(from), uint32(to))
+	if !may(from, to) || !w.state.CompareAndSwap(uint32(from), uint32(to)) {
+		return false
+	}
+	w.tell()
+	return true
 }
 
 // may reports whether a worker can go from one state to another.
@@ -139,9 +150,14 @@ func (w *Worker) Vetoes() Veto { return Veto(w.vetoes.Load()) }
 // whoever measures a worker's cache call it.
 func (w *Worker) Steer(v Veto, on bool) Veto {
 	if on {
-		return v &^ Veto(w.vetoes.Or(uint32(v)))
+		v &^= Veto(w.vetoes.Or(uint32(v)))
+	} else {
+		v &= Veto(w.vetoes.And(^uint32(v)))
 	}
-	return v & Veto(w.vetoes.And(^uint32(v)))
+	if v != 0 {
+		w.tell()
+	}
+	return v
 }
 
 // Usable reports whether w may be given requests while another that may is there:
@@ -160,7 +176,10 @@ func (w *Worker) Terms() *Terms {
 var noTerms = Terms{Priority: DefaultPriority, Cost: DefaultCost}
 
 // SetTerms is the registry's.
-func (w *Worker) SetTerms(t *Terms) { w.priced.Store(t) }
+func (w *Worker) SetTerms(t *Terms) {
+	w.priced.Store(t)
+	w.tell()
+}
 
 // Contact notes a sign of life at the time now: bytes of an answer, a probe that passed,
 // an event or a load record.

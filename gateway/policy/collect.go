@@ -38,7 +38,8 @@ const (
 // set is one decision's work, kept for the next one.
 type set struct {
 	work
-	list [maxSet]candidate // the first n are in use
+	list [maxSet]candidate     // the first n are in use
+	who  [maxSet]*fleet.Holder // of list, side by side
 }
 
 // work is what begins anew with each decision.
@@ -74,7 +75,7 @@ func (p *policy) begin(q *Question) *set {
 // end lets go of everything that is not the set's own.
 func (s *set) end() {
 	for i := range s.cands() {
-		s.list[i].h = nil
+		s.list[i].h, s.who[i] = nil, nil
 	}
 	s.work = work{}
 	sets.Put(s)
@@ -91,14 +92,14 @@ func (s *set) open(h *fleet.Holder) bool {
 		return false
 	}
 	if s.relax == usable {
-		return h.Worker.Usable() && !s.tried(h.Worker)
+		return h.Standing().Usable() && !s.tried(h.Worker)
 	}
-	return h.Worker.State() == fleet.Ready && (s.relax == all || !s.tried(h.Worker))
+	return h.Standing().State() == fleet.Ready && (s.relax == all || !s.tried(h.Worker))
 }
 
 func (s *set) find(h *fleet.Holder) *candidate {
-	for i := range s.cands() {
-		if s.list[i].h == h {
+	for i, o := range s.who[:s.n] {
+		if o == h {
 			return &s.list[i]
 		}
 	}
@@ -111,6 +112,7 @@ func (s *set) add(h *fleet.Holder, f flags) *candidate {
 		return nil
 	}
 	c := &s.list[s.n]
+	s.who[s.n] = h
 	s.n++
 	*c = candidate{h: h, flags: f}
 	return c
@@ -158,15 +160,23 @@ func (s *set) matchAll() {
 // one is not open it tries another once.
 func (s *set) draw(holders []*fleet.Holder) int {
 	got, draws := 0, s.p.o.Draws
+	var drawn [MaxDraws]*fleet.Holder
 	for i := range draws {
-		for range 2 {
-			h := holders[s.rng.within(i, draws, len(holders))]
-			if s.open(h) {
-				s.stand(h)
-				got++
-				break
+		h := holders[s.rng.within(i, draws, len(holders))]
+		h.Standing() // brings its line, side by side with the others'
+		drawn[i] = h
+	}
+	for _, h := range drawn[:draws] {
+		h.Fetch()
+	}
+	for i, h := range drawn[:draws] {
+		if !s.open(h) {
+			if h = holders[s.rng.within(i, draws, len(holders))]; !s.open(h) {
+				continue
 			}
 		}
+		s.stand(h)
+		got++
 	}
 	return got
 }
@@ -216,13 +226,13 @@ func (s *set) worth(m *Match) uint64 {
 
 // counts reports whether a match may bear on a decision.
 func (s *set) counts(m *Match) bool {
-	return m.Blocks > 0 && s.open(m.Holder) && m.Holder.Worker.Vetoes()&fleet.FaultyCache == 0
+	return m.Blocks > 0 && s.open(m.Holder) && m.Holder.Standing().Vetoes()&fleet.FaultyCache == 0
 }
 
 // match notes in c what it has of the prompt.
 func (s *set) match(c *candidate, m *Match) {
 	c.flags &^= unmatched
-	if m.Blocks == 0 || c.h.Worker.Vetoes()&fleet.FaultyCache != 0 {
+	if m.Blocks == 0 || c.h.Standing().Vetoes()&fleet.FaultyCache != 0 {
 		return
 	}
 	device := min(m.Device, m.Blocks)
@@ -245,6 +255,9 @@ func (s *set) match(c *candidate, m *Match) {
 // named gathers the deepest holders of the prompt, and some of the others.
 func (s *set) named() {
 	ms := s.q.Matches
+	for i := range ms[:min(len(ms), maxNamed+maxNext)] {
+		ms[i].Holder.Standing() // brings its line, side by side with the others'
+	}
 	below := ^uint64(0)
 	for range 4 { // levels: one, unless its holders cannot be used
 		l := s.level(below)

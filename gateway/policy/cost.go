@@ -77,8 +77,8 @@ func (p *policy) read(c *candidate, now int64) {
 	c.inFlight = float64(h.InFlight())
 	pending := float64(h.PrefillInFlight())
 	c.rate, c.measured, c.age, c.cost = p.o.Throughput, h.PrefillRate(), -1, 1
-	if t := h.Worker.Terms(); t.Cost > 0 {
-		c.cost = t.Cost
+	if x := h.Cost(); x > 0 {
+		c.cost = x
 	}
 	r := h.Reading()
 	if r == nil {

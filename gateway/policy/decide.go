@@ -102,6 +102,9 @@ func (s *set) lookUp(c *candidate) bool {
 // price reads all of the set.
 func (s *set) price() {
 	all := s.cands()
+	for _, h := range s.who[:s.n] {
+		h.Fetch()
+	}
 	for i := range all {
 		s.p.read(&all[i], s.q.Now)
 	}
@@ -221,7 +224,7 @@ func (s *set) least(with, without flags) *candidate {
 		if c.flags&with != with || c.flags&without != 0 || c.total > least+tie {
 			continue
 		}
-		priority := c.h.Worker.Terms().Priority
+		priority := c.h.Standing().Priority()
 		switch {
 		case best == nil || priority > high:
 			best, high, n = c, priority, 1
