@@ -81,9 +81,10 @@ type IndexConfig struct {
 	KVIndex      string // one of kvIndexes
 	Index        string // where a remote one is: unix:PATH, or HOST:PORT[,HOST:PORT...]
 	IndexTimeout time.Duration
-	IndexMemory  int64  // bound of an embedded one, bytes; 0: the index's own default
-	IndexTLSCA   string // file; "": a remote index is spoken to without TLS
-	IndexToken   string // file with the bearer token of a remote index; ""
+	ReadyWait    time.Duration // for the index to be exact, after the first worker's join
+	IndexMemory  int64         // bound of an embedded one, bytes; 0: the index's own default
+	IndexTLSCA   string        // file; "": a remote index is spoken to without TLS
+	IndexToken   string        // file with the bearer token of a remote index; ""
 }
 
 // DefaultConfig returns the defaults.
@@ -113,6 +114,7 @@ func DefaultConfig() Config {
 		IndexConfig: IndexConfig{
 			KVIndex:      kvIndexes[0],
 			IndexTimeout: 5 * time.Millisecond,
+			ReadyWait:    2 * time.Second,
 		},
 		HealthConfig: defaultHealth(),
 		TraceConfig:  TraceConfig{OTLPRatio: 0.01},
@@ -211,6 +213,7 @@ func (c *Config) indexOptions() []settings.Option {
 		settings.Choice("kv-index", "index that answers who holds a prompt: chain or positional in this process, remote by index, none; run is chain's old name", &c.KVIndex, kvIndexes),
 		settings.Text("index", "where the remote one is: unix:PATH for shared memory, or HOST:PORT[,HOST:PORT...] for gRPC", &c.Index, checkIndexTarget),
 		settings.Span("index-timeout", "how long a request waits for it before it is routed by load alone", &c.IndexTimeout, 10*time.Microsecond, time.Minute),
+		settings.Span("ready-wait", "after the start: how long /readyz waits for the index to have heard all workers' events; 0: not at all", &c.ReadyWait, 0, time.Hour),
 		settings.Size("index-memory", "bound of the memory of an index in this process; 0: its own default", &c.IndexMemory, 0, 1<<46),
 		settings.Text("index-ca", "PEM file of the authorities that a remote index's certificate comes from; turns TLS on towards it", &c.IndexTLSCA, nil),
 		settings.Text("index-token-file", "file of the bearer token for a remote index", &c.IndexToken, nil),

@@ -77,6 +77,9 @@ type Gateway struct {
 	rpcRouters          []*route.Router  // one for each kind of engine
 	adminServer         *fasthttp.Server // nil: none
 	draining            atomic.Bool
+	asked               atomic.Uint64 // requests that are over
+	joined              atomic.Int64  // when the first worker did, by fleet.Now; 0: none has
+	covered             atomic.Bool   // the index was exact once, or was waited for long enough
 
 	reloads reloads
 
@@ -206,6 +209,7 @@ func (g *Gateway) follow() {
 		if g.index != nil {
 			g.index.Joined(w)
 		}
+		g.joined.CompareAndSwap(0, fleet.Now())
 		g.loads.Joined(w)
 		g.watch.Add(w)
 		g.met.joined(w)
@@ -319,8 +323,26 @@ func (g *Gateway) unready() []string {
 	if !ready {
 		return []string{"no worker is ready"}
 	}
-	return nil
+	return g.uncovered()
 }
+
+// uncovered returns what the index is still to hear after the start: who sends requests
+// elsewhere meanwhile has them placed by what is cached. It is waited for once, and for
+// a bounded time from the first worker on.
+func (g *Gateway) uncovered() []string {
+	if g.index == nil || g.covered.Load() {
+		return nil
+	}
+	why := g.index.Unready()
+	if len(why) == 0 || fleet.Now()-g.joined.Load() >= int64(g.cfg.ReadyWait) {
+		g.covered.Store(true)
+		return nil
+	}
+	return why[:min(len(why), maxReasons)]
+}
+
+// maxReasons bounds the streams that an answer of /readyz names.
+const maxReasons = 16
 
 // levelPeriod is how often it is looked how much each worker has cached.
 const levelPeriod = time.Second

@@ -30,7 +30,7 @@ func (g *Gateway) buildRPC() error {
 		return nil
 	}
 	o := rpc.Options{
-		Fleet: g.fleet, Router: g.rpcRouter, Enter: g.enter, Answered: g.answeredRPC,
+		Fleet: g.fleet, Router: g.rpcRouter, Enter: g.enter, Ready: func() bool { return len(g.unready()) == 0 }, Answered: g.answeredRPC,
 		OwnsAuthorization: g.gate.ownsAuthorization(), Retries: c.Retries, Answer: c.AnswerTimeout, Connect: c.ConnectTimeout,
 		MaxMessage: int(c.MaxBodyBytes), Log: g.log,
 	}

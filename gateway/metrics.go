@@ -202,7 +202,7 @@ func (g *Gateway) writeRequests(e *exposition) {
 		h.h.write(e, e.name, "{")
 	}
 	f := &g.front.stats
-	e.one("requests_in_flight", "gauge", "Requests being carried.", float64(f.active.Load()))
+	e.one("requests_in_flight", "gauge", "Requests being carried.", float64(g.active()))
 	e.counter("own_answers_total", "Requests answered without a worker.", f.own.Load())
 	e.counter("malformed_requests_total", "Requests that are no HTTP, too large or too slow.", f.malformed.Load())
 	e.counter("unknown_requests_total", "Requests for paths or methods that nobody serves.", f.unknown.Load())

@@ -50,6 +50,7 @@ func (g *Gateway) frontOptions() frontOptions {
 
 // answered hears of each request at its end.
 func (g *Gateway) answered(t *answered) {
+	g.asked.Add(1)
 	g.met.request(t)
 	g.access.request(t)
 	g.faults.request(t)

@@ -19,6 +19,15 @@ const (
 	restMost  = time.Minute     // between two times that memory is given back
 )
 
+// active is how many requests are under way, of both kinds.
+func (g *Gateway) active() int64 {
+	n := g.front.stats.active.Load()
+	if g.rpc != nil {
+		n += g.rpc.Active()
+	}
+	return n
+}
+
 // rest gives back what the start, or a time with much to do, has left resident, once
 // nothing has been asked for a while, and again at growing intervals, for what was still
 // going on. While there are requests it does nothing.
@@ -33,7 +42,7 @@ func (g *Gateway) rest(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if n := g.front.stats.requests.Load(); n != last || g.front.stats.active.Load() > 0 {
+		if n := g.asked.Load(); n != last || g.active() > 0 {
 			last, quiet, next = n, 0, restAfter
 			continue
 		}

@@ -10,6 +10,8 @@ import (
 	"log/slog"
 	"net"
 	"time"
+
+	"kindex/gateway/route"
 )
 
 // Listen takes the configured addresses, so that a taken one is known before anything
@@ -29,6 +31,9 @@ func (g *Gateway) Listen() error {
 	}
 	if g.cfg.GRPCListen != "" {
 		if g.grpcLn, err = net.Listen("tcp", g.cfg.GRPCListen); err != nil {
+			if g.adminLn != nil {
+				err = errors.Join(err, g.adminLn.Close())
+			}
 			return errors.Join(err, ln.Close())
 		}
 		g.gate.taken(&g.grpc, g.grpcLn.Addr())
@@ -55,6 +60,9 @@ func (g *Gateway) Serve(ctx context.Context) error {
 	running, stop := context.WithCancel(context.Background())
 	g.stop = stop
 	g.background.Go(func() { g.router.Run(running) })
+	for _, r := range append([]*route.Router{g.router}, g.rpcRouters...) {
+		g.background.Go(func() { r.Alarm(running) })
+	}
 	g.background.Go(func() { g.lookAfter(running) })
 	g.background.Go(func() { g.rest(running) })
 	if g.beside != nil {

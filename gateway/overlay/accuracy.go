@@ -117,6 +117,9 @@ func (o *Overlay) record(w *fleet.Worker) *record {
 		return r.(*record) //nolint:errcheck // nothing else is in there
 	}
 	r, _ := o.records.LoadOrStore(w, &record{worker: w})
+	if w.State() == fleet.Removed { // an answer that was under way: nobody would forget it
+		o.records.Delete(w)
+	}
 	return r.(*record) //nolint:errcheck // nothing else is in there
 }
 

@@ -25,9 +25,8 @@ const claims = 64
 func (r *Router) Run(ctx context.Context) {
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
-	alarm := alarm{}
 	var a lookup.Answer
-	for n := 0; ; n++ {
+	for {
 		select {
 		case <-ctx.Done():
 			return
@@ -37,7 +36,23 @@ func (r *Router) Run(ctx context.Context) {
 			r.o.Overlay.Sweep(fleet.Now())
 			r.confirm(ctx, &a)
 		}
-		if n%100 == 99 {
+	}
+}
+
+// alarmPace is how often it is looked whether lookups match anybody.
+const alarmPace = 100 * pace
+
+// Alarm tells in the log where the index names nobody of the fleet, until ctx ends. A
+// router that shares its overlay with one that runs needs this alone.
+func (r *Router) Alarm(ctx context.Context) {
+	tick := time.NewTicker(alarmPace)
+	defer tick.Stop()
+	alarm := alarm{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
 			alarm.look(r)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -48,6 +49,8 @@ type call struct {
 	req   *route.Request
 	told  Told
 
+	trailer metadata.MD // of the engine that answered last
+
 	mu     sync.Mutex
 	worker *fleet.Worker // of the try under way; guarded by mu
 }
@@ -68,7 +71,9 @@ func (f *front) serve(down grpc.ServerStream, method string, in *request) error 
 	defer c.recycle()
 	c.f, c.down, c.ctx, c.method, c.in, c.embed = f, down, down.Context(), "/"+f.service+"/"+method, in, method == "Embed"
 	c.told = Told{Method: c.method, Outcome: route.ClientError, Start: fleet.Now()}
-	err := asStatus(c.run())
+	gaveUp := c.run()
+	err := asStatus(gaveUp)
+	down.SetTrailer(metadata.Join(c.trailer, pushback(gaveUp)))
 	if c.told.Tries == 0 && c.ctx.Err() != nil {
 		c.told.Outcome = route.ClientGone
 	}
@@ -88,6 +93,7 @@ func (c *call) recycle() {
 	if tokens := c.asked.tokens; cap(tokens) <= keptTokens {
 		c.asked = asked{tokens: tokens[:0]}
 		c.f, c.down, c.ctx, c.in, c.msg, c.oc, c.told, c.worker = nil, nil, nil, nil, frame{}, openai.Call{}, Told{}, nil
+		c.trailer = nil
 		pooled.Put(c)
 	}
 }
@@ -159,7 +165,10 @@ func (c *call) read() error {
 		}
 		q.Rank = int(rank)
 	}
-	c.told.ID, c.told.Model, c.told.Stream = a.id, c.oc.Model, a.stream
+	c.told.Model, c.told.Stream = c.oc.Model, a.stream
+	if printable(a.id) {
+		c.told.ID = a.id
+	}
 	return nil
 }
 
@@ -210,6 +219,22 @@ func asStatus(err error) error {
 		code = codes.Unavailable
 	}
 	return status.Error(code, e.Code+": "+e.Message)
+}
+
+// mdPushback tells clients that retry by themselves when to, in milliseconds (gRFC A6).
+const mdPushback = "grpc-retry-pushback-ms"
+
+// leastPushback is what clients are told that find no place, where nothing better is
+// known.
+const leastPushback = time.Second
+
+// pushback is the trailer of a refusal that is over after a while; nil: of none.
+func pushback(err error) metadata.MD {
+	var e *openai.Error
+	if !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable && e.Status != http.StatusTooManyRequests {
+		return nil
+	}
+	return metadata.Pairs(mdPushback, strconv.FormatInt(max(e.RetryAfter, leastPushback).Milliseconds(), 10))
 }
 
 // calls are the requests under way, by the ids that their clients gave them.

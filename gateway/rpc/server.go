@@ -38,6 +38,8 @@ type Options struct {
 	Router func(of route.Fleet, prompts route.Prompts) (Placer, error)
 	// Enter admits a request; nil: all are.
 	Enter func(ctx context.Context) (leave func(), err error)
+	// Ready reports whether requests should be sent here; nil: while anybody is ready.
+	Ready func() bool
 	// Answered hears of each request at its end; nil: nobody does.
 	Answered func(t *Told)
 
@@ -185,7 +187,7 @@ func (s *Server) watchHealth(ctx context.Context) {
 		for i := range s.fronts {
 			f := &s.fronts[i]
 			is := healthpb.HealthCheckResponse_NOT_SERVING
-			if f.ready() != nil {
+			if f.ready() != nil && (s.o.Ready == nil || s.o.Ready()) {
 				is, of = healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_SERVING
 			}
 			s.health.SetServingStatus(f.service, is)

@@ -110,7 +110,7 @@ func (a *attempt) pass(ctx context.Context, clock func(on bool)) (err error) {
 	for {
 		var f frame
 		if err := a.up.RecvMsg(&f); err != nil {
-			c.down.SetTrailer(stripped(a.up.Trailer()))
+			c.trailer = stripped(a.up.Trailer()) // the last try's alone is the client's
 			if errors.Is(err, io.EOF) {
 				return nil
 			}
@@ -195,6 +195,7 @@ func (c *call) outgoing(p *route.Placement) metadata.MD {
 		switch {
 		case strings.HasPrefix(key, ":"), strings.HasPrefix(key, "x-kindex-"):
 		case key == "content-type", key == "user-agent", key == "te", key == mdRank:
+		case transports(key):
 		case key == "authorization" && c.f.s.o.OwnsAuthorization:
 		default:
 			out[key] = v
@@ -210,6 +211,12 @@ func (c *call) outgoing(p *route.Placement) metadata.MD {
 	return out
 }
 
+// transports reports whether a key is of the transport between two sides: what a client
+// can decompress an engine must not take for what this gateway can.
+func transports(key string) bool {
+	return strings.HasPrefix(key, "grpc-") && key != "grpc-trace-bin" && key != "grpc-tags-bin"
+}
+
 // header is the engine's header, for the client, and who answers.
 func (a *attempt) header() metadata.MD {
 	md, err := a.up.Header()
@@ -218,13 +225,27 @@ func (a *attempt) header() metadata.MD {
 	}
 	md = stripped(md)
 	md.Set(mdWorker, a.p.Holder.Worker.ID)
-	if a.c.asked.id != "" {
+	if id := a.c.asked.id; printable(id) {
 		md.Set(mdID, a.c.asked.id)
 	}
 	if r := a.p.Decision.Record; r != nil {
 		md.Set(mdExplain, string(r.AppendJSON(nil)))
 	}
 	return md
+}
+
+// maxID bounds the ids that are told again, in bytes.
+const maxID = 128
+
+// printable reports whether a client's id can stand in an answer's header and in a line
+// of a log.
+func printable(id string) bool {
+	for i := range len(id) {
+		if id[i] <= ' ' || id[i] > '~' {
+			return false
+		}
+	}
+	return id != "" && len(id) <= maxID
 }
 
 // stripped returns md without what the transport writes itself.
