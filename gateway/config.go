@@ -63,7 +63,8 @@ type RouteConfig struct {
 	Policy         string
 	Retries        int           // after the first try, before a byte reached the client
 	ConnectTimeout time.Duration // to a worker
-	AnswerTimeout  time.Duration // without a byte of a worker's answer; 0: none
+	AnswerTimeout  time.Duration // for the first byte of a worker's answer; 0: none
+	StallTimeout   time.Duration // between two pieces of it; 0: none
 
 	TokenizeBudget time.Duration // a request waits no longer for its tokens; 0: no text is tokenised
 	TokenizeCache  int64         // bytes
@@ -104,6 +105,7 @@ func DefaultConfig() Config {
 			Retries:        3,
 			ConnectTimeout: 2 * time.Second,
 			AnswerTimeout:  10 * time.Minute,
+			StallTimeout:   time.Minute,
 			TokenizeBudget: 100 * time.Millisecond,
 			TokenizeCache:  32 << 20,
 			MaxInflight:    16_384,
@@ -190,7 +192,8 @@ func (c *Config) routeOptions() []settings.Option {
 		settings.Choice("policy", "how a worker is chosen: "+strings.Join(policies, ", "), &c.Policy, policies),
 		settings.Count("retries", "tries on other workers after the first, while no byte has reached the client", &c.Retries, 0, 100),
 		settings.Span("connect-timeout", "to a worker", &c.ConnectTimeout, time.Millisecond, time.Hour),
-		settings.Span("answer-timeout", "without a byte of a worker's answer before it is given up; 0: never", &c.AnswerTimeout, 0, 24*time.Hour),
+		settings.Span("answer-timeout", "for the first byte of a worker's answer, before the worker is given up; 0: for ever", &c.AnswerTimeout, 0, 24*time.Hour),
+		settings.Span("stall-timeout", "between two pieces of a worker's answer, before it is ended with an error; 0: for ever", &c.StallTimeout, 0, 24*time.Hour),
 		settings.Span("tokenize-budget", "how long a request may wait for its tokens before it is routed by load alone; 0: text is not tokenised", &c.TokenizeBudget, 0, time.Minute),
 		settings.Size("tokenize-cache", "memory of the tokens of earlier prompts", &c.TokenizeCache, 0, 1<<40),
 		settings.Text("tokenizer", "tokenizer.json, or its folder, for prompts of text; none: workers' own /tokenize is asked", &c.Tokenizer, nil),

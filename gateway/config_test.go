@@ -54,7 +54,7 @@ func TestDefaultsRoundTrip(t *testing.T) {
 func TestOffRoundTrip(t *testing.T) {
 	off := []string{
 		"worker-stall-secs", "worker-wedge-secs", "worker-stale-secs", "worker-overload-token-usage", "worker-overload-waiting",
-		"breaker-failures", "tokenize-budget", "predict-life", "max-inflight", "answer-timeout", "retries", "queue", "otlp-ratio",
+		"breaker-failures", "tokenize-budget", "predict-life", "max-inflight", "answer-timeout", "stall-timeout", "retries", "queue", "otlp-ratio",
 	}
 	cfg := DefaultConfig()
 	for _, o := range cfg.options() {

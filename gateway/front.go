@@ -16,6 +16,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"kindex/gateway/fleet"
 	"kindex/gateway/openai"
 	"kindex/gateway/route"
 	"kindex/gateway/upstream"
@@ -50,7 +51,13 @@ type frontOptions struct {
 	// Mounts serve what is at these paths and below.
 	Mounts map[string]fasthttp.RequestHandler
 
-	Retries   int           // tries after the first one
+	Retries int // tries after the first one
+	// Pool returns who serves a model now. nil: who did when a request was placed.
+	Pool func(model string) *fleet.Pool
+	// StandsStill reports whether a worker that is taken for wedged is so by more than
+	// the silence of its streams. nil: that is not known.
+	StandsStill func(w *fleet.Worker) bool
+
 	FirstByte time.Duration // of an answer; 0: no limit
 	Stall     time.Duration // between two pieces of an answer; 0: no limit
 
@@ -126,7 +133,7 @@ func (f *front) sweep() {
 		case <-f.stop:
 			return
 		case <-tick.C:
-			f.conns.sweep(sinceEpoch())
+			f.conns.sweep(sinceEpoch(), f.look)
 		}
 	}
 }

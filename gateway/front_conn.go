@@ -53,6 +53,7 @@ type clientConn struct {
 	net.Conn
 	all  *clientConns
 	mark *hangup.Mark
+	ctx  atomic.Pointer[requestContext] // of the request under way; nil: none
 
 	readBy  atomic.Int64 // when a read is late, since epoch; 0: never
 	writeBy atomic.Int64 // when the write under way is; 0: there is none
@@ -105,11 +106,20 @@ func connOf(rc *fasthttp.RequestCtx) *clientConn {
 // past is a moment that is over.
 var past = time.Unix(1, 0)
 
-// sweep ends the reads and writes that are late at now.
-func (cs *clientConns) sweep(now int64) {
+// sweep ends the reads and writes that are late at now, and has look see to the request
+// of each connection that has one, and since when its client has taken nothing; 0: it
+// does.
+func (cs *clientConns) sweep(now int64, look func(ctx *requestContext, stuck int64)) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for c := range cs.open {
+		if ctx := c.ctx.Load(); ctx != nil {
+			stuck := c.writeBy.Load()
+			if stuck != 0 {
+				stuck -= int64(cs.writeStall)
+			}
+			look(ctx, stuck)
+		}
 		if by := c.readBy.Load(); by != 0 && by < now {
 			c.readBy.Store(0)
 			cs.late.Add(1)

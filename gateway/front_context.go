@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Before: a client's hang-up. After: everything that works for its request.
+// Before: a client's hang-up, or front_rescue.go, which gives up a try. After:
+// everything that works for the request.
 
 package gateway
 
@@ -17,8 +18,11 @@ import (
 // where somebody waits for one.
 type requestContext struct {
 	ended atomic.Bool
+	stuck atomic.Bool // the client takes nothing: the worker is not waited for
 
 	mu    sync.Mutex
+	given bool    // it ended because its try was given up; guarded by mu
+	at    waiting // guarded by mu
 	done  chan struct{}
 	after []*afterwards
 	room  [2]*afterwards
@@ -93,6 +97,11 @@ func (c *requestContext) forget(a *afterwards) bool {
 // end ends the context, once.
 func (c *requestContext) end() {
 	c.mu.Lock()
+	c.endLocked()
+}
+
+// endLocked is end of a context whose mu is held; it gives that back.
+func (c *requestContext) endLocked() {
 	if c.ended.Swap(true) {
 		c.mu.Unlock()
 		return

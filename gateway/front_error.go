@@ -5,7 +5,6 @@
 package gateway
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"net"
@@ -145,4 +144,4 @@ func plainLine(s string) string {
 }
 
 // gone reports whether a request ended because its client had.
-func gone(ctx context.Context) bool { return ctx.Err() != nil }
+func gone(ctx *requestContext) bool { return ctx.ended.Load() && !ctx.rescued() }

@@ -31,6 +31,7 @@ type frontStats struct {
 	retries   [route.Outcomes]atomic.Uint64 // by how the try before ended
 	refused   atomic.Uint64                 // answered with an error of the gateway's own
 	gone      atomic.Uint64                 // clients that hung up
+	rescued   atomic.Uint64                 // tries given up because their worker would not answer
 	cut       atomic.Uint64                 // answers broken off by the worker after their first byte
 	active    atomic.Int64
 }
@@ -91,22 +92,32 @@ func (f *front) proxy(rc *fasthttp.RequestCtx, r *engineRoute) {
 	f.stats.requests.Add(1)
 	f.stats.active.Add(1)
 	x, _ := exchanges.Get().(*exchange)
-	x.f, x.conn, x.ctx = f, connOf(rc), &requestContext{}
+	x.f, x.conn = f, connOf(rc)
 	x.head.read(&rc.Request.Header)
 	if x.head.id == "" {
 		x.head.id = newRequestID()
 	}
 	x.told = answered{ID: x.head.id, Path: r.path, Start: fleet.Now()}
 	x.spans = f.o.Tracing.begin(&rc.Request.Header, r.path, x.head.id, x.told.Start)
-	if x.conn != nil {
-		x.conn.mark.Tell(x.hangUp)
-	}
+	x.open()
 	if err := x.run(rc, r); err != nil {
 		x.refuse(rc, err)
 	}
 	if !x.passing {
 		x.finish()
 	}
+}
+
+// open gives the exchange a context, in place of one that has ended.
+func (x *exchange) open() {
+	if x.conn == nil {
+		x.ctx = &requestContext{}
+		return
+	}
+	x.conn.mark.Tell(nil) // a hang-up reads x.ctx
+	x.ctx = &requestContext{}
+	x.conn.ctx.Store(x.ctx)
+	x.conn.mark.Tell(x.hangUp)
 }
 
 // refuse answers with an error.
@@ -133,6 +144,7 @@ func (x *exchange) finish() {
 	f := x.f
 	if x.conn != nil {
 		x.conn.mark.Tell(nil)
+		x.conn.ctx.Store(nil)
 	}
 	if x.resp != nil { // not read to its end
 		x.resp.Close()
@@ -173,6 +185,7 @@ func (x *exchange) finish() {
 func (x *exchange) done(o route.Outcome) {
 	p := x.place
 	x.place = nil
+	x.ctx.leave()
 	x.told.Outcome, x.told.Usage = o.Kind, o.Usage
 	x.told.FirstByte, x.told.FirstToken = p.FirstByteAt, p.FirstTokenAt
 	x.spans.firstByte(p.FirstByteAt)
@@ -198,6 +211,11 @@ func (x *exchange) run(rc *fasthttp.RequestCtx, r *engineRoute) error {
 	var last *fault
 	for try := 0; ; try++ {
 		p, err := f.o.Router.Place(x.ctx, x.req)
+		if err != nil && last != nil && last.rescued && !gone(x.ctx) {
+			// Nobody else is left after all: it waits where it did. A veto refuses nobody.
+			x.req.Exclude = x.req.Exclude[:0]
+			p, err = f.o.Router.Place(x.ctx, x.req)
+		}
 		if err != nil {
 			if last != nil && !gone(x.ctx) {
 				return last.deliver(rc, x)
@@ -210,6 +228,10 @@ func (x *exchange) run(rc *fasthttp.RequestCtx, r *engineRoute) error {
 			x.told.Placed = fleet.Now()
 			x.spans.placed(x.req, p)
 		}
+		x.ctx.wait(waiting{
+			worker: p.Holder.Worker, pool: p.Pool, lease: p.Lease, tried: x.req.Exclude, since: fleet.Now(),
+			once: x.req.TargetWorker != "" || !new(fault).again(x, p.Holder.Worker, try), stream: x.call.Stream,
+		})
 		fault := x.try(rc, r)
 		if fault == nil {
 			return nil
@@ -319,6 +341,9 @@ func (x *exchange) begin(rc *fasthttp.RequestCtx, r *engineRoute, status int) *f
 			return x.failed(err)
 		}
 	}
+	if !x.ctx.begin() {
+		return x.failed(&upstream.Error{Kind: upstream.Canceled, Err: x.ctx.Err()})
+	}
 	x.place.FirstByte()
 	x.prepare(rc)
 	if !rc.Request.Header.IsHTTP11() {
@@ -378,6 +403,8 @@ type fault struct {
 	err    error
 	answer []byte // of a worker that answered with an error, which the client gets if no other does better
 	status int
+
+	rescued bool // the worker was given up while it was waited for
 }
 
 // failed ends a try with a fault of the connection.
@@ -431,16 +458,26 @@ func (x *exchange) over(ft *fault) {
 		x.resp = nil
 	}
 	x.stream.reset()
-	if gone(x.ctx) {
+	ft.rescued = x.ctx.rescued()
+	switch {
+	case ft.rescued:
+		ft.kind = route.Stalled
+	case gone(x.ctx):
 		ft.kind = route.ClientGone
 	}
 	x.done(route.Outcome{Kind: ft.kind, Status: ft.status})
+	if ft.rescued {
+		x.open()
+		x.f.stats.rescued.Add(1)
+	}
 }
 
 // again reports whether another worker is to be asked.
 func (ft *fault) again(x *exchange, w *fleet.Worker, try int) bool {
 	own := &w.Terms().Resilience
 	switch {
+	case ft.rescued:
+		return true // or it would not have been
 	case own.NoRetry != nil && *own.NoRetry, own.MaxRetries != nil && try+1 >= *own.MaxRetries:
 		return false
 	case try >= int(x.f.retries.Load()):

@@ -107,6 +107,9 @@ func (s *stream) came(had int) {
 // served the request, after it.
 func (x *exchange) Read(b []byte) (int, error) {
 	s := &x.stream
+	if x.ctx.stuck.Load() {
+		x.ctx.moved()
+	}
 	for s.from == s.ready {
 		switch {
 		case s.err != nil:
@@ -152,7 +155,7 @@ func (s *stream) over(err error) {
 	case s.sse && !s.plain:
 		o.Kind = route.Broken
 		x.f.stats.cut.Add(1)
-		s.buf = appendCut(s.buf[:0], err)
+		s.buf = appendCut(s.buf[:0], err, x.ctx.rescued())
 		s.from, s.ready = 0, len(s.buf)
 		if x.conn != nil {
 			x.conn.last.Store(true)
@@ -161,7 +164,7 @@ func (s *stream) over(err error) {
 		o.Kind, s.err = route.Broken, err
 		x.f.stats.cut.Add(1)
 	}
-	if o.Kind == route.Broken && err != nil && stalled(err) {
+	if o.Kind == route.Broken && err != nil && (stalled(err) || x.ctx.rescued()) {
 		o.Kind = route.Stalled
 	}
 	x.resp.Close()
@@ -183,9 +186,9 @@ func stalled(err error) bool {
 }
 
 // appendCut appends the event that ends a stream whose worker broke off.
-func appendCut(b []byte, err error) []byte {
+func appendCut(b []byte, err error, rescued bool) []byte {
 	e := openai.Error{Status: 502, Type: openai.ServerError, Code: "upstream_broken", Message: "The worker broke off its answer."}
-	if err != nil && stalled(err) {
+	if rescued || err != nil && stalled(err) {
 		e.Code, e.Message = "upstream_timeout", "The worker stopped in the middle of its answer."
 	}
 	b = append(b, "data: "...)

@@ -32,7 +32,7 @@ func (g *Gateway) frontOptions() frontOptions {
 	o := frontOptions{
 		Upstream: g.upstream, Router: g.sheds(g.spoken, g.router), Models: g.workers.ServedModels, Enter: g.enter, Ready: g.unready,
 		OwnsAuthorization: g.gate.ownsAuthorization(), Tracing: g.tracing, Answered: g.answered, Mounts: g.mounts(&g.data),
-		Retries: c.Retries, FirstByte: c.AnswerTimeout, Stall: c.AnswerTimeout,
+		Retries: c.Retries, FirstByte: c.AnswerTimeout, Stall: c.StallTimeout, Pool: g.spoken.Pool, StandsStill: g.watch.StandsStill,
 		WriteStall: c.WriteStallTimeout, ReadTimeout: c.ReadTimeout, IdleTimeout: c.IdleTimeout,
 		MaxBody: int(c.MaxBodyBytes), MaxHead: int(c.MaxHeaderBytes),
 	}

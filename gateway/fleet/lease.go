@@ -29,6 +29,7 @@ type Lease struct {
 	moved   atomic.Int64 // its newest token; 0: none yet
 	first   atomic.Bool  // a first token came, or the lease ended without one
 	done    atomic.Bool
+	held    atomic.Bool // of a stream: it does not count among its holder's
 }
 
 // Take gives a request its place on h, whatever the state of its worker.
@@ -117,9 +118,27 @@ func (l *Lease) Release() bool {
 	if r := h.reading.Load(); r != nil && l.seq > r.Taken {
 		r.laterEnded.Add(1)
 	}
-	if l.stream {
+	if l.stream && !l.held.Swap(true) {
 		h.streams.Add(-1)
 	}
 	h.requests.Add(-1)
 	return true
+}
+
+// Hold notes that a stream's client takes nothing, so that nobody waits for the worker's
+// next token, or takes its answer again: meanwhile the lease counts as a request, and not
+// as a stream. Who ends a hold is who releases.
+func (l *Lease) Hold(on bool) {
+	switch h := l.Holder; {
+	case !l.stream:
+	case on:
+		if !l.held.Swap(true) {
+			h.streams.Add(-1)
+		}
+	case !l.done.Load() && l.held.Swap(false):
+		if h.streams.Load() == 0 {
+			newer(&h.rose, Now())
+		}
+		h.streams.Add(1)
+	}
 }

@@ -47,25 +47,26 @@ type rank struct {
 func (s *sight) wedged(now int64) bool {
 	wedge := int64(s.watch.options().WedgeAfter)
 	unanswered := s.unanswered(now)
-	standing, came := false, false
+	standing, mute, came := false, false, false
 	for i := range s.ranks {
 		r := &s.ranks[i]
 		moved := r.holder.LastToken()
 		if len(s.ranks) == 1 { // else it is not known whose answer it was
 			moved = max(moved, s.answered.Load())
 		}
-		was := r.wedged
+		was := r.wedged || r.doubted
 		r.look(now, moved, s.reached.Load(), wedge, unanswered)
 		came = came || was && !r.wedged && !r.doubted
-		standing = standing || r.wedged || r.silent(now, moved, wedge) ||
-			unanswered && now-max(s.heard(), moved) >= r.bound(wedge)
+		mute = mute || r.silent(now, moved, wedge) || unanswered && now-max(s.heard(), moved) >= r.bound(wedge)
+		standing = standing || r.wedged
 	}
+	s.mute.Store(wedge > 0 && mute)
 	if came && s.stalledOnly() {
 		s.mu.Lock()
 		s.restore()
 		s.mu.Unlock()
 	}
-	return wedge > 0 && standing
+	return wedge > 0 && (standing || mute)
 }
 
 // unanswered reports whether a probe waits for its answer, and nothing else came from

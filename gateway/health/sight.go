@@ -50,6 +50,7 @@ type sight struct {
 	giveUp  context.CancelFunc
 	breaker *gobreaker.CircuitBreaker[struct{}] // nil: closed, and no fault in a row; guarded by mu
 	faults  atomic.Uint32                       // kinds of the faults in a row, a bit each; written under mu
+	mute    atomic.Bool                         // it stands still by more than its streams' silence
 
 	// The rounds' alone.
 	triedAt int64 // when a probe beside began last

@@ -167,6 +167,13 @@ func (w *Watch) Suspect(worker *fleet.Worker) {
 	}
 }
 
+// StandsStill reports whether a worker is taken for wedged by more than that its streams
+// are silent: its engine says so, or it leaves a probe waiting, too.
+func (w *Watch) StandsStill(worker *fleet.Worker) bool {
+	s := w.of(worker)
+	return s != nil && s.mute.Load()
+}
+
 // Shed reports whether a request for pool is to be refused, and when to come again:
 // refusing was chosen, and every ready worker is full by its own word. Cost: O(1) while
 // the first ones are not.

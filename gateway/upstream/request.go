@@ -200,11 +200,11 @@ const joined = 16 << 10
 // afterFunc is [context.AfterFunc], without its allocations where a context has it
 // itself or never ends.
 func afterFunc(ctx context.Context, f func()) func() bool {
+	if a, ok := ctx.(interface{ AfterFunc(f func()) func() bool }); ok { // first: a channel may be made when it is asked for
+		return a.AfterFunc(f)
+	}
 	if ctx.Done() == nil {
 		return func() bool { return true }
-	}
-	if a, ok := ctx.(interface{ AfterFunc(f func()) func() bool }); ok {
-		return a.AfterFunc(f)
 	}
 	return context.AfterFunc(ctx, f)
 }
