@@ -39,8 +39,9 @@ func TestMain(m *testing.M) {
 		return
 	}
 	// The HTTP server's keeper of idle goroutines sleeps for some seconds before it sees
-	// that its server has gone.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"))
+	// that its server has gone; its clock runs for ever.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
 }
 
 func mockConfig(pass time.Duration) mock.Config {

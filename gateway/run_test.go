@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -151,9 +152,19 @@ func TestDrainBounded(t *testing.T) {
 	}
 }
 
-// TestSecondSignal: it ends at once.
+// TestSecondSignal: it ends at once, which here leaves the drain of the first signal to
+// end by itself.
 func TestSecondSignal(t *testing.T) {
-	p := startProgram(t, "--drain-delay", "1h")
+	p := startProgram(t, "--drain-delay", "2s")
+	t.Cleanup(func() {
+		eventually(t, func() string {
+			if c, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://")); err == nil {
+				c.Close()
+				return "it serves still"
+			}
+			return ""
+		})
+	})
 	p.signals <- syscall.SIGTERM
 	p.ready(503)
 	p.signals <- syscall.SIGTERM

@@ -166,7 +166,9 @@ func (e *Events) validate() error {
 		field, is string
 		check     func(string) error
 	}{
-		{"endpoint", e.Endpoint, checkEndpoint}, {"replay_endpoint", e.Replay, checkEndpoint}, {"relay", e.Relay, checkTarget},
+		{"endpoint", e.Endpoint, checkEndpoint},
+		{"replay_endpoint", e.Replay, checkEndpoint},
+		{"relay", e.Relay, checkTarget},
 		{"name", e.Name, func(s string) error { return checkName("name", s) }},
 	} {
 		if at.is == "" {

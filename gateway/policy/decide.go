@@ -6,6 +6,7 @@ package policy
 
 import (
 	"math"
+	"sync"
 	"sync/atomic"
 
 	"kindex/gateway/fleet"
@@ -30,6 +31,7 @@ type policy struct {
 	asked  atomic.Uint64 // decisions, where a seed makes them repeatable
 	last   atomic.Pointer[state]
 	states atomic.Pointer[map[string]*state] // by model; replaced as a whole
+	making sync.Mutex                        // one at a time keeps what it makes for a pool
 }
 
 func newPolicy(kind int, o Options) *policy {

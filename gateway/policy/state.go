@@ -44,6 +44,18 @@ func (p *policy) stateOf(pool *fleet.Pool) *state {
 		p.last.Store(s)
 		return s
 	}
+	return p.changed(pool)
+}
+
+// changed returns what is kept for a pool that nobody has asked about yet. Whoever comes
+// first makes it: two that made one each would both begin at the first turn.
+func (p *policy) changed(pool *fleet.Pool) *state {
+	p.making.Lock()
+	defer p.making.Unlock()
+	s := (*p.states.Load())[pool.Model]
+	if s != nil && s.pool == pool {
+		return s
+	}
 	next := p.newState(pool)
 	if s != nil {
 		next.counters = s.counters
@@ -55,8 +67,7 @@ func (p *policy) stateOf(pool *fleet.Pool) *state {
 	return next
 }
 
-// keep publishes s. Who loses a race against another change keeps nothing: the next
-// decision does.
+// keep publishes s, under the lock of changed.
 func (p *policy) keep(s *state) {
 	old := p.states.Load()
 	next := make(map[string]*state, len(*old)+1)
@@ -64,9 +75,8 @@ func (p *policy) keep(s *state) {
 		maps.Copy(next, *old)
 	}
 	next[s.pool.Model] = s
-	if p.states.CompareAndSwap(old, &next) {
-		p.last.Store(s)
-	}
+	p.states.Store(&next)
+	p.last.Store(s)
 }
 
 func (p *policy) newState(pool *fleet.Pool) *state {
